@@ -93,10 +93,9 @@ typedef enum isthmus_fused_view {
 
 // The arguments of a run. Buffers need the alignment of their elements and must not overlap C or gathered_a.
 //
-// ALLGATHER_GEMM: peers read A in place if it lies in the symmetric heap (memory.h), at the same offset of
-// the same block on all ranks. If A lies outside the heap on all ranks, it is staged, and info reports
-// that. If only some ranks use the heap, the host platform returns ISTHMUS_ERROR_MISMATCH and devices
-// compute wrong rows.
+// ALLGATHER_GEMM on the host platform: peers read A in place if it lies in the symmetric heap (memory.h), at the same
+// offset of the same block on all ranks. If A lies outside the heap on all ranks, it is staged, and info reports that. If
+// only some ranks use the heap, a run returns ISTHMUS_ERROR_MISMATCH. On devices, A can be in any memory of the device.
 typedef struct isthmus_fused_arguments {
   size_t struct_bytes;
   const void* a;
@@ -133,8 +132,8 @@ ISTHMUS_API isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, cha
                                                     size_t* required_bytes);
 
 // Waits up to the timeout for this rank's runs, then releases the plan. NULL is allowed.
-// Graphs: the launches of a graph with captured runs are ordered like the plan's other runs. Destroy the plan after the
-// last launch has ended, because the wait does not cover launches.
+// Graphs: runs can be captured. The launches of a graph with captured runs are ordered like the plan's other runs. Destroy
+// the plan after the last launch has ended, because the wait does not cover launches.
 ISTHMUS_API isthmus_status isthmus_fused_plan_destroy(isthmus_fused_plan plan);
 
 #ifdef __cplusplus

@@ -85,7 +85,7 @@ class device_driver {
   virtual void* native_context(int device);
 
   // ---- memory ---------------------------------------------------------------------------------------
-  // Plain memory of one device. bytes > 0.
+  // Plain memory of one device. bytes > 0. May be called while this thread captures a stream.
   virtual void* allocate(int device, std::uint64_t bytes) = 0;
   virtual void free(int device, void* pointer) = 0;
   // Plain memory that is resized by mapping pages, without a copy. resize_mapped returns the new address; the

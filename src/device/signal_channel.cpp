@@ -1,5 +1,6 @@
 #include "device/signal_channel.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
@@ -10,6 +11,7 @@ namespace {
 
 constexpr std::chrono::milliseconds brief_wait{20};
 constexpr std::chrono::microseconds poll_interval{20};
+constexpr std::size_t max_streams = 16;  // of a monitor
 
 }  // namespace
 
@@ -36,7 +38,16 @@ void signal_monitor::attach(const signal_channel& channel, int rank) {
 bool signal_monitor::read() {
   const device_copy request{m_copy, m_channel->block(m_rank), m_channel->words() * sizeof(std::uint32_t)};
   m_driver.copy(m_device, {&request, 1}, m_streams.front());
-  return wait_briefly();
+  if (wait_briefly()) return true;
+  add_stream();
+  return false;
+}
+
+// Streams of one priority are assigned to the hardware queues in turn, so one of the next streams is not stuck.
+void signal_monitor::add_stream() {
+  if (m_streams.size() >= max_streams) return;
+  const auto priority = m_streams.size() % 2 == 0 ? stream_priority::high : stream_priority::normal;
+  m_streams.emplace_front(m_driver, m_device, priority);
 }
 
 std::uint32_t signal_monitor::acknowledgement(std::size_t slot, int peer) const {
@@ -54,6 +65,23 @@ std::uint32_t signal_monitor::aborted_peer() const {
 void signal_monitor::write(std::span<const word_step> steps) {
   if (steps.empty()) return;
   for (const owned_stream& stream : m_streams) m_driver.enqueue_words(m_device, steps, stream);
+}
+
+bool signal_monitor::write_and_wait(std::span<const word_step> steps) {
+  write(steps);
+  std::vector<owned_event> ends;
+  for (const owned_stream& stream : m_streams)
+    m_driver.record(m_device, ends.emplace_back(m_driver, m_device), stream);
+  const auto is_written = [&] {
+    return std::ranges::any_of(ends, [&](const owned_event& end) { return m_driver.is_done(end); });
+  };
+  if (poll_until(is_written, deadline_after(brief_wait), poll_interval)) return true;
+  add_stream();
+  return false;
+}
+
+void signal_monitor::synchronize() {
+  for (const owned_stream& stream : m_streams) m_driver.synchronize(m_device, stream);
 }
 
 void signal_monitor::notify_abort() {

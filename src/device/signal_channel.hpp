@@ -14,13 +14,16 @@
 //   only after the acknowledgement has been cleared, so skewed calls are safe. A rank that expects a different
 //   tag (another size or location) does not continue, so a mismatch writes no data.
 //
-// Use as sequence numbers: both flags only grow, modulo 2^32, and waits use "at least". Flags do not have to be
-// cleared, but captured graphs cannot be replayed, because they would repeat their sequence numbers.
+// Use as counters: during a run, `ready` counts what the peer has delivered, and waits use "at least". The owner clears
+//   the count after its last wait of the run. The acknowledgement flag of the peer is 1 if the owner has room. The peer
+//   waits for it and clears it before it delivers, and the owner sets it at the end of the run. The flags have the same
+//   values before and after each run, so captured graphs can be replayed.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -83,7 +86,8 @@ class signal_monitor {
   // to the constructor.
   void attach(const signal_channel& channel, int rank);
 
-  // Copies this rank's flags to the host. Returns false if that took longer than the limit of wait_briefly.
+  // Copies this rank's flags to the host. Returns false if that took longer than the limit of wait_briefly. The next call
+  // then uses another stream.
   bool read();
   // Return the values of the most recent read.
   std::uint32_t acknowledgement(std::size_t slot, int peer) const;
@@ -92,6 +96,11 @@ class signal_monitor {
 
   // Writes with every stream of the monitor, because some of them may be stuck.
   void write(std::span<const word_step> steps);
+  // As write, and waits some milliseconds until one of the streams has completed it. If none has, later writes also use
+  // another stream. Returns whether one has completed.
+  bool write_and_wait(std::span<const word_step> steps);
+  // Waits for all writes. Only when the streams that they released have ended.
+  void synchronize();
   // Writes the rank that aborted to the abort word of all peers: the one that the most recent read() found, otherwise
   // this rank. A later notification replaces an earlier one.
   void notify_abort();
@@ -102,9 +111,11 @@ class signal_monitor {
   void abandon_memory() noexcept { m_copy.abandon(); }
 
  private:
+  void add_stream();
+
   device_driver& m_driver;
   int m_device;
-  std::vector<owned_stream> m_streams;
+  std::deque<owned_stream> m_streams;
   owned_event m_done;
   owned_pinned m_copy;
   const signal_channel* m_channel = nullptr;

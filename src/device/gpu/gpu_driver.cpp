@@ -78,10 +78,21 @@ int gpu_driver::owner_of(const void* pointer) {
   return device;
 }
 
+// Makes calls that use no stream. A thread that captures a stream may make them only in relaxed mode.
+int gpu_driver::call_while_capturing(int device, const std::function<int()>& call) {
+  const auto exchange = m_api->exchange_capture_mode;
+  int mode = capture_mode_relaxed;
+  if (exchange != nullptr) check(exchange(&mode), ISTHMUS_HERE, "setting the relaxed capture mode", device);
+  const int result = call();
+  if (exchange != nullptr) check(exchange(&mode), ISTHMUS_HERE, "restoring the capture mode", device);
+  return result;
+}
+
 void* gpu_driver::allocate(int device, std::uint64_t bytes) {
   const current_device current(*this, device);
   void* pointer = nullptr;
-  check(m_api->malloc(&pointer, bytes), ISTHMUS_HERE, fmt::format("allocating {} bytes", bytes), device);
+  const int result = call_while_capturing(device, [&] { return m_api->malloc(&pointer, bytes); });
+  check(result, ISTHMUS_HERE, fmt::format("allocating {} bytes", bytes), device);
   return pointer;
 }
 
@@ -286,19 +297,17 @@ int gpu_driver::major_version() {
   return m_api->major_version_of(version);
 }
 
-// Loading does not use a stream, but a thread that captures a stream may load kernels only in relaxed mode.
 native_kernel gpu_driver::load_kernel(int device, const std::string& code, const char* entry) {
   const current_device current(*this, device);
-  const auto exchange = m_api->exchange_capture_mode;
-  int mode = capture_mode_relaxed;
-  if (exchange != nullptr) check(exchange(&mode), ISTHMUS_HERE, "setting the relaxed capture mode", device);
   void* module = nullptr;
   native_kernel kernel = nullptr;
-  int result = m_api->module_load(&module, code.data());
-  if (result == success) result = m_api->module_function(&kernel, module, entry);
-  // Without this, some drivers load the kernel at its first launch.
-  if (result == success && m_api->function_load != nullptr) result = m_api->function_load(kernel);
-  if (exchange != nullptr) check(exchange(&mode), ISTHMUS_HERE, "restoring the capture mode", device);
+  const int result = call_while_capturing(device, [&] {
+    int status = m_api->module_load(&module, code.data());
+    if (status == success) status = m_api->module_function(&kernel, module, entry);
+    // Without this, some drivers load the kernel at its first launch.
+    if (status == success && m_api->function_load != nullptr) status = m_api->function_load(kernel);
+    return status;
+  });
   check(result, ISTHMUS_HERE, fmt::format("loading the kernel {}", entry), device);
   return kernel;
 }

@@ -91,6 +91,8 @@ class gpu_driver final : public device_driver {
     }
   };
 
+  int call_while_capturing(int device, const std::function<int()>& call);
+
   struct shared_block {  // shared memory that this process owns or has imported
     int device;
     std::uint64_t bytes;

@@ -1,11 +1,13 @@
 // A rank that never enters a run on devices: no stream waits forever, and no rank has to poll for the failure.
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "block.hpp"
+#include "captured_work.hpp"
 #include "test_ranks.hpp"
 
 namespace fused_test {
@@ -16,7 +18,8 @@ constexpr double timeout_s = 1;
 struct abandoned_case {
   const char* name;
   isthmus_fused_kind kind;
-  int runs;  // enqueued without waiting, after the last run of the other rank
+  int runs;                  // enqueued without waiting, after the last run of the other rank
+  bool is_captured = false;  // all runs are launches of one graph
 };
 void PrintTo(const abandoned_case& test_case, std::ostream* out) { *out << test_case.name; }
 
@@ -52,13 +55,18 @@ TEST_P(fused_abandoned, streams_continue_after_the_timeout) {
       arguments.a = a.data(), arguments.b = b.data(), arguments.c = c.data(), arguments.alpha = 1;
       arguments.stream = stream;
       const int runs = rank == 0 ? 1 + GetParam().runs : 1;
-      for (int run = 0; run < runs; ++run)
+      const auto enqueue = [&] {
         ASSERT_EQ(isthmus_fused_run(plan, &arguments), ISTHMUS_SUCCESS) << last_error_text();
+      };
+      std::optional<captured_work> graph;
+      if (GetParam().is_captured) graph.emplace(stream, enqueue);
+      for (int run = 0; run < runs; ++run) graph ? graph->launch() : enqueue();
       synchronize(stream);  // hangs if rank 0's stream is not released
       if (rank == 0) {
         EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_ERROR_TIMEOUT);
-        EXPECT_NE(std::string(last_error().message).find("did not end within"), std::string::npos)
-            << last_error_text();
+        const std::string message = last_error().message;
+        EXPECT_NE(message.find("did not end within"), std::string::npos) << message;
+        EXPECT_NE(message.find("missing from rank(s) 1"), std::string::npos) << message;
         EXPECT_EQ(isthmus_fused_run(plan, &arguments), ISTHMUS_ERROR_ABORTED);
       }
     }
@@ -71,12 +79,14 @@ TEST_P(fused_abandoned, streams_continue_after_the_timeout) {
   for (isthmus_communicator rank : ranks) isthmus_communicator_destroy(rank);
 }
 
-INSTANTIATE_TEST_SUITE_P(kinds, fused_abandoned,
-                         testing::Values(abandoned_case{"gather", ISTHMUS_FUSED_ALLGATHER_GEMM, 1},
-                                         abandoned_case{"gather_queued", ISTHMUS_FUSED_ALLGATHER_GEMM, 3},
-                                         abandoned_case{"scatter_queued", ISTHMUS_FUSED_GEMM_REDUCE_SCATTER,
-                                                        3}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    kinds, fused_abandoned,
+    testing::Values(abandoned_case{"gather", ISTHMUS_FUSED_ALLGATHER_GEMM, 1},
+                    abandoned_case{"gather_queued", ISTHMUS_FUSED_ALLGATHER_GEMM, 3},
+                    abandoned_case{"gather_captured", ISTHMUS_FUSED_ALLGATHER_GEMM, 3, true},
+                    abandoned_case{"scatter_queued", ISTHMUS_FUSED_GEMM_REDUCE_SCATTER, 3},
+                    abandoned_case{"scatter_captured", ISTHMUS_FUSED_GEMM_REDUCE_SCATTER, 3, true}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace fused_test

@@ -80,7 +80,7 @@ class row_parallel_run {
     for (block* each : {&m_a_data, &m_b_data, &m_c_data, &m_bias}) each->upload();
   }
 
-  void run(isthmus_fused_view view = ISTHMUS_FUSED_WHOLE) {
+  void enqueue(isthmus_fused_view view = ISTHMUS_FUSED_WHOLE) {
     isthmus_fused_arguments arguments{};
     arguments.struct_bytes = sizeof arguments;
     arguments.a = m_a_data.data();
@@ -91,7 +91,14 @@ class row_parallel_run {
     arguments.stream = m_self.stream;
     arguments.view = view;
     if (isthmus_fused_run(m_plan, &arguments) != ISTHMUS_SUCCESS) throw std::runtime_error(last_error_text());
-    m_c_data.download();
+  }
+
+  // Blocking: waits for the run.
+  void download() { m_c_data.download(); }
+
+  void run(isthmus_fused_view view = ISTHMUS_FUSED_WHOLE) {
+    enqueue(view);
+    download();
   }
 
   void check() const {

@@ -82,6 +82,7 @@ void device_allreduce_plan::enqueue_pipelined(const isthmus_fused_arguments& arg
 void device_allreduce_plan::enqueue_sequential(const isthmus_fused_arguments& arguments) {
   if (arguments.view != ISTHMUS_FUSED_COMMUNICATION_ONLY)
     m_product.enqueue(arguments.a, m_problem.description.lda, m_problem.description.m, arguments.b, arguments.c,
+                      arguments.c,
                       {static_cast<float>(arguments.alpha), 0, m_problem.rank == 0 ? arguments.bias : nullptr},
                       arguments.stream);
   if (arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY && m_problem.size > 1)

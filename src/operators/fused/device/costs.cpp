@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <functional>
+#include <vector>
 
 #include "base/error.hpp"
 #include "bootstrap/exchange.hpp"
@@ -13,13 +14,13 @@ namespace isthmus::fused {
 namespace {
 
 constexpr std::size_t samples = 16;  // row counts, in sixteenths of a shard
-constexpr double chunk_default_us = 6.5,
+constexpr double chunk_default_us = 5.5,
                  pipeline_default_us = 10;  // the first was measured on H200
 
 struct device_measurement {
   std::array<double, samples> product_us;  // for (i + 1) sixteenths of a shard
   double full_us;
-  double bytes_per_us;
+  double bytes_per_us, chunk_us, fixed_us;
   double collective_us;
 };
 
@@ -32,6 +33,21 @@ double interpolate(const device_measurement& costs, std::uint64_t shard_rows, st
   const auto lower = std::min(static_cast<std::size_t>(position), samples - 2);
   const double fraction = position - static_cast<double>(lower);
   return costs.product_us[lower] * (1 - fraction) + costs.product_us[lower + 1] * fraction;
+}
+
+// All ranks use the same costs, because the sender and the receiver of a chunk must agree on its rows.
+device_measurement slowest_of(const std::vector<device_measurement>& ranks) {
+  device_measurement slowest = ranks.front();
+  for (const device_measurement& each : ranks) {
+    for (std::size_t index = 0; index < samples; ++index)
+      slowest.product_us[index] = std::max(slowest.product_us[index], each.product_us[index]);
+    slowest.full_us = std::max(slowest.full_us, each.full_us);
+    slowest.bytes_per_us = std::min(slowest.bytes_per_us, each.bytes_per_us);
+    slowest.chunk_us = std::max(slowest.chunk_us, each.chunk_us);
+    slowest.fixed_us = std::max(slowest.fixed_us, each.fixed_us);
+    slowest.collective_us = std::max(slowest.collective_us, each.collective_us);
+  }
+  return slowest;
 }
 
 }  // namespace
@@ -47,7 +63,7 @@ double device_plan::time_us(int repetitions, native_stream stream, Work&& work) 
          repetitions;
 }
 
-// Minimum of several measurements of collective work, because the system can delay one rank and thus all ranks.
+// Minimum of several measurements. In collective work, a delay of one rank delays all ranks.
 template <typename Work>
 double device_plan::min_time_us(int repetitions, native_stream stream, Work&& work) {
   double min_us = time_us(repetitions, stream, work);
@@ -56,31 +72,32 @@ double device_plan::min_time_us(int repetitions, native_stream stream, Work&& wo
   return min_us;
 }
 
-// Uses constant data. It is slightly faster than random data, but by the same amount for every candidate.
+// Minimum of several measurements, because the system can delay the host. Uses constant data. It is slightly faster
+// than random data, but by the same amount for every candidate.
 double device_plan::measure_product_us(std::uint64_t rows, std::byte* a, std::byte* b, std::byte* c) {
   const native_stream stream = m_copy.stream;
   const auto multiply = [&] {
-    m_product.enqueue(a, m_problem.description.lda, rows, b, c, {1, 0, nullptr}, stream);
+    m_product.enqueue(a, m_problem.description.lda, rows, b, c, c, {1, 0, nullptr}, stream);
   };
   const double sample_us = time_us(1, stream, multiply);
-  return time_us(std::clamp(static_cast<int>(400 / sample_us), 2, 20), stream, multiply);
+  return min_time_us(std::clamp(static_cast<int>(400 / sample_us), 2, 20), stream, multiply);
 }
 
-// Collective: all ranks pull at the same time, as in a run.
-double device_plan::measure_link(std::byte* to) {
+// Collective: all ranks push at the same time, as in a run.
+double device_plan::measure_link(const std::byte* from) {
   const std::uint64_t bytes = m_problem.moved_bytes();
   const native_stream stream = m_copy.stream;
-  const auto pull_next = [&] { copy(to, m_shared->stage(m_problem.next()), bytes, stream); };
+  const auto push_next = [&] { copy(m_shared->buffer(m_problem.next()), from, bytes, stream); };
   gather_values(m_owner->control(), 0);
-  const double sample_us = time_us(1, stream, pull_next);
-  const double pull_us = min_time_us(std::clamp(static_cast<int>(1000 / sample_us), 2, 50), stream, pull_next);
+  const double sample_us = time_us(1, stream, push_next);
+  const double push_us = min_time_us(std::clamp(static_cast<int>(1000 / sample_us), 2, 50), stream, push_next);
   gather_values(m_owner->control(), 0);
-  return static_cast<double>(bytes) / pull_us;
+  return static_cast<double>(bytes) / push_us;
 }
 
 // Collective. Returns 0 on all ranks if no backend supports the collective.
 double device_plan::measure_collective_us(std::byte* full_matrix) {
-  std::byte* shard = m_shared->stage(m_problem.rank);
+  std::byte* shard = m_shared->buffer(m_problem.rank);
   const bool is_gather = m_problem.is_gather();
   try {
     return min_time_us(5, m_copy.stream, [&] {
@@ -111,28 +128,23 @@ cost_model device_plan::measure() {
     own.product_us[index] = measure_product_us(rows, a, b, c);
   }
   own.full_us = measure_product_us(m_problem.description.m, a, b, c);
-  own.bytes_per_us = measure_link(m_problem.is_gather() ? a : c);
+  own.bytes_per_us =
+      read_number_option(*m_owner, "link_gbs", measure_link(m_problem.is_gather() ? a : c) / 1e3) * 1e3;
+  own.chunk_us = read_number_option(*m_owner, "chunk_us", chunk_default_us);
+  own.fixed_us = read_number_option(*m_owner, "pipeline_us", pipeline_default_us);
   own.collective_us = measure_collective_us(m_problem.is_gather() ? a : c);
 
-  const auto all = gather_values(m_owner->control(), own);
-  device_measurement slowest = own;
-  for (const device_measurement& each : all) {
-    for (std::size_t index = 0; index < samples; ++index)
-      slowest.product_us[index] = std::max(slowest.product_us[index], each.product_us[index]);
-    slowest.full_us = std::max(slowest.full_us, each.full_us);
-    slowest.bytes_per_us = std::min(slowest.bytes_per_us, each.bytes_per_us);
-    slowest.collective_us = std::max(slowest.collective_us, each.collective_us);
-  }
+  const device_measurement slowest = slowest_of(gather_values(m_owner->control(), own));
   cost_model costs;
   costs.product_us = [slowest, shard = m_problem.shard_rows, m = m_problem.description.m](std::uint64_t rows) {
     return interpolate(slowest, shard, m, rows);
   };
-  costs.bytes_per_us = read_number_option(*m_owner, "link_gbs", slowest.bytes_per_us / 1e3) * 1e3;
-  costs.chunk_us = read_number_option(*m_owner, "chunk_us", chunk_default_us);
-  costs.fixed_us = read_number_option(*m_owner, "pipeline_us", pipeline_default_us);
+  costs.bytes_per_us = slowest.bytes_per_us;
+  costs.chunk_us = slowest.chunk_us;
+  costs.fixed_us = slowest.fixed_us;
   costs.collective_us = slowest.collective_us;
   costs.source = fmt::format(
-      "measured: product of a shard {:.0f} us, product of all rows {:.0f} us, {:.0f} GB/s from peers, {} "
+      "measured: product of a shard {:.0f} us, product of all rows {:.0f} us, {:.0f} GB/s to peers, {} "
       "{:.0f} us",
       slowest.product_us[samples - 1], slowest.full_us, costs.bytes_per_us / 1e3,
       isthmus_collective_name(m_problem.collective()), costs.collective_us);

@@ -1,6 +1,9 @@
 #include "operators/fused/device/plan.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -13,15 +16,17 @@
 namespace isthmus::fused {
 namespace {
 
+constexpr int max_reads = 10;
+
 // Flags of different writers do not share cache lines.
 signal_channel::layout layout_for(int size) { return {1, static_cast<std::size_t>(size), 32}; }
 
 }  // namespace
 
-shared_memory::shared_memory(communicator& owner, device_driver& driver, std::uint64_t stage_bytes)
+shared_memory::shared_memory(communicator& owner, device_driver& driver, std::uint64_t buffer_bytes)
     : m_rank(owner.ranks().rank),
       m_size(owner.ranks().size),
-      m_stage_bytes(stage_bytes),
+      m_buffer_bytes(buffer_bytes),
       m_flags(owner, layout_for(m_size).words() * sizeof(std::uint32_t)),
       m_channel(m_flags.peers(), layout_for(m_size)),
       m_monitor(driver, owner.ranks().device.ordinal, m_channel.words(),
@@ -30,18 +35,37 @@ shared_memory::shared_memory(communicator& owner, device_driver& driver, std::ui
   m_monitor.attach(m_channel, m_rank);
   const owned_stream stream(driver, device, stream_priority::high);
   driver.fill(device, m_flags.own(), 0, m_channel.words() * sizeof(std::uint32_t), stream);
+  std::vector<word_step> words;
+  for (int target = 0; target < m_size; ++target)
+    words.push_back({word_action::write, room(m_rank, target), 1});
+  driver.enqueue_words(device, words, stream);
   driver.synchronize(device, stream);
-  m_stage.emplace(owner, stage_bytes);  // collective: all flags are zero before any rank writes them
+  m_buffer.emplace(owner, buffer_bytes);  // collective: all flags are set before any rank uses them
 }
 
-void shared_memory::release_all() {
-  // Larger than every number that a run still waits for, but small enough that the difference does not wrap.
-  constexpr std::uint32_t ahead = std::uint32_t{1} << 30;
+bool shared_memory::release_all() {
+  constexpr std::uint32_t ahead = std::uint32_t{1} << 30;  // larger than every number that a run waits for
   std::vector<word_step> flags;
   for (int peer = 0; peer < m_size; ++peer)
-    for (std::uint32_t* flag : {ready(m_rank, peer), done(m_rank, peer)})
+    for (std::uint32_t* flag : {arrived(m_rank, peer), room(m_rank, peer)})
       flags.push_back({word_action::write, flag, ahead});
-  m_monitor.write(flags);
+  const std::lock_guard lock(m_monitor_mutex);
+  return m_monitor.write_and_wait(flags);
+}
+
+void shared_memory::finish_release() {
+  const std::lock_guard lock(m_monitor_mutex);
+  m_monitor.synchronize();
+}
+
+std::vector<std::uint32_t> shared_memory::read_arrived() {
+  const std::lock_guard lock(m_monitor_mutex);
+  std::vector<std::uint32_t> counts;
+  bool is_read = false;
+  for (int attempt = 0; attempt < max_reads && !is_read; ++attempt) is_read = m_monitor.read();
+  if (is_read)
+    for (int source = 0; source < m_size; ++source) counts.push_back(m_monitor.ready(0, source));
+  return counts;
 }
 
 device_plan::device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem)
@@ -51,18 +75,23 @@ device_plan::device_plan(std::shared_ptr<communicator> owner, const fused_proble
       m_device(m_owner->ranks().device.ordinal),
       m_product(m_problem, m_driver, m_device, m_libraries.blas),
       m_copy{owned_stream(m_driver, m_device, stream_priority::high), owned_event(m_driver, m_device)},
-      m_signal{owned_stream(m_driver, m_device, stream_priority::normal), owned_event(m_driver, m_device)} {
+      m_receive{owned_stream(m_driver, m_device, stream_priority::high), owned_event(m_driver, m_device)},
+      m_local{owned_stream(m_driver, m_device, stream_priority::normal), owned_event(m_driver, m_device)},
+      m_start(m_driver, m_device),
+      m_end(m_driver, m_device),
+      m_finished(m_driver, m_device) {
   if (!m_problem.is_traced()) return;
   m_run_start = owned_event(m_driver, m_device, event_timing::on);
   m_run_end = owned_event(m_driver, m_device, event_timing::on);
   m_probe = owned_event(m_driver, m_device, event_timing::on);
 }
 
-void device_plan::finish_setup(std::uint64_t stage_bytes) {
+void device_plan::finish_setup(std::uint64_t buffer_bytes, push_peers peers) {
+  m_peers = std::move(peers);
   const bool can_pipeline = m_problem.size > 1 && m_problem.moved_bytes() > 0 && m_owner->ranks().nodes == 1 &&
                             m_problem.description.mode != ISTHMUS_FUSED_SEQUENTIAL;
   if (can_pipeline) {
-    m_shared.emplace(*m_owner, m_driver, stage_bytes);
+    m_shared.emplace(*m_owner, m_driver, buffer_bytes);
     m_costs = measure();
   } else {
     m_costs.product_us = [](std::uint64_t rows) { return static_cast<double>(rows); };
@@ -74,35 +103,31 @@ void device_plan::finish_setup(std::uint64_t stage_bytes) {
     m_shared.reset();
     return;
   }
-  for (std::size_t index = 0; index < m_schedule.groups.size(); ++index) {
-    m_group_events.emplace_back(m_driver, m_device);
-    const auto timed_event = [this] { return owned_event(m_driver, m_device, event_timing::on); };
-    if (m_problem.is_traced()) m_times.push_back({timed_event(), timed_event(), timed_event(), timed_event()});
-  }
+  for (std::size_t index = 0; index < m_schedule.groups.size(); ++index)
+    m_arrivals.emplace_back(m_driver, m_device);
+  const auto timed_event = [this] { return owned_event(m_driver, m_device, event_timing::on); };
+  if (m_problem.is_traced())
+    for (std::size_t index = 0; index < m_schedule.groups.size(); ++index)
+      m_times.push_back({timed_event(), timed_event(), timed_event(), timed_event(), {}});
+  m_progress = owned_pinned(m_driver, sizeof(std::uint32_t));
   start_watch();
 }
+
+// ---- watch --------------------------------------------------------------------------------------------
 
 void device_plan::start_watch() {
   watch_options options;
   options.timeout = std::chrono::duration<double>(m_owner->timeout_s());
-  options.operation = [this] { return oldest_run(); };
+  options.operation = [this]() -> watched_operation { return {current_run(), {}}; };
   options.has_slow_actions = true;
-  options.on_stuck = [this](std::uint64_t) {
-    m_owner->abort(
-        make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-                   fmt::format("fused_run: a run did not end within {:.1f} s: rank {} waits for "
-                               "rows of peers, or for peers to fetch its rows",
-                               m_owner->timeout_s(), m_problem.rank),
-                   "check whether a rank is late, hangs or has exited; raise timeout_s if it needs more time")
-            .info());
+  options.on_stuck = [this](std::uint64_t number) {
+    if (is_still_stuck(static_cast<std::uint32_t>(number))) report_timeout();
     return true;
   };
   options.aborted = [this] { return m_owner->is_aborted(); };
-  // Repeated until all runs have ended, because a peer whose run is still active may write its own
-  // flags in between.
   options.on_abort = [this] {
-    m_shared->release_all();
-    return all_runs_ended();
+    release_runs();
+    return false;  // the stream may contain more runs
   };
   options.on_error = [this](const char* reason) {
     m_owner->abort(make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
@@ -112,24 +137,56 @@ void device_plan::start_watch() {
   m_watch.emplace(std::move(options));
 }
 
-watched_operation device_plan::oldest_run() {
-  const std::lock_guard lock(m_runs_mutex);
-  while (!m_runs.empty() && m_driver.is_done(m_runs.front().finished)) {
-    m_spare_events.push_back(std::move(m_runs.front()));
-    m_runs.pop_front();
-  }
-  if (m_runs.empty() || !m_driver.is_done(m_runs.front().start)) return {};
-  return {m_runs.front().number, {}};
+std::uint32_t device_plan::current_run() const {
+  return std::atomic_ref<std::uint32_t>(*progress_word()).load(std::memory_order_acquire);
 }
 
-bool device_plan::all_runs_ended() {
-  oldest_run();
-  const std::lock_guard lock(m_runs_mutex);
-  return m_runs.empty();
+// Launches of a graph repeat the number of a run. Between two of them, the number is zero for some microseconds, which
+// periodic checks can miss.
+bool device_plan::is_still_stuck(std::uint32_t number) const {
+  const auto end = deadline_after(0.2);
+  while (wait_clock::now() < end)
+    if (current_run() != number) return false;
+  return true;
+}
+
+// Returns the ranks from which chunks are missing.
+std::vector<int> device_plan::late_sources() {
+  const std::vector<std::uint32_t> arrived = m_shared->read_arrived();
+  std::vector<int> late;
+  if (arrived.empty()) return late;
+  for (const int source : m_peers.sources) {
+    const auto chunks = std::ranges::count_if(m_schedule.groups, [&](const row_group& group) {
+      return group.waits_for_chunk && (!m_problem.is_gather() || group.source == source);
+    });
+    if (arrived[static_cast<std::size_t>(source)] < static_cast<std::uint32_t>(chunks)) late.push_back(source);
+  }
+  return late;
+}
+
+void device_plan::report_timeout() {
+  const std::vector<int> late = late_sources();
+  m_owner->abort(
+      make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+                 fmt::format("fused_run: a run of rank {} did not end within {:.1f} s{}", m_problem.rank,
+                             m_owner->timeout_s(),
+                             late.empty() ? std::string()
+                                          : fmt::format("; {} are missing from rank(s) {}",
+                                                        m_problem.is_gather() ? "rows" : "partial sums",
+                                                        fmt::join(late, ", "))),
+                 "check whether a rank is late, hangs or has exited; raise timeout_s if it needs more time")
+          .info());
+}
+
+// Releases run after run until the stream is idle, for a limited time per check.
+void device_plan::release_runs() {
+  const auto end = deadline_after(0.02);
+  while (current_run() != 0 && wait_clock::now() < end && m_shared->release_all());
 }
 
 device_plan::~device_plan() {
   m_watch.reset();
+  if (m_shared && current_run() != 0) m_progress.abandon();  // the stream hangs and may still write it
   m_shared.reset();
 }
 
@@ -145,81 +202,120 @@ void device_plan::synchronize() {
   if (m_has_run && !m_has_collected_times) collect_times();
 }
 
+// The targets announce room when they no longer use this rank's chunks, by writing to this rank's flags.
+void device_plan::wait_for_targets() {
+  for (const int target : m_peers.targets)
+    m_driver.wait_word(m_device, m_shared->room(m_problem.rank, target), 1, m_copy.stream);
+  m_driver.record(m_device, m_copy.event, m_copy.stream);
+  const auto is_finished = [&] { return m_driver.is_done(m_copy.event) || m_owner->is_aborted(); };
+  if (poll_until(is_finished, deadline_after(m_owner->timeout_s()), std::chrono::microseconds(50))) return;
+  m_owner->abort(make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+                            fmt::format("fused_plan_destroy: rank {}: peers did not end their last run within "
+                                        "{:.1f} s",
+                                        m_problem.rank, m_owner->timeout_s()),
+                            "check whether a rank is late, hangs or has exited")
+                     .info());
+}
+
 void device_plan::close() {
+  if (m_shared && !m_owner->is_aborted()) wait_for_targets();
   m_watch.reset();
-  m_driver.synchronize(m_device, m_signal.stream);
-  m_driver.synchronize(m_device, m_copy.stream);
+  if (m_shared && m_owner->is_aborted()) m_shared->release_all();
+  for (const side_stream* side : {&m_local, &m_receive, &m_copy}) m_driver.synchronize(m_device, side->stream);
+  if (m_shared) m_shared->finish_release();
 }
 
 void device_plan::describe(nlohmann::json& info) const {
-  plan::describe(info);
   info["libraries"]["blas"] = m_product.library_text();
   info["libraries"]["driver"] = m_driver.version();
   info["workspace_bytes"] =
-      m_workspace.bytes() + m_product.workspace_bytes() + (m_shared ? m_shared->stage_bytes() : 0);
+      m_workspace.bytes() + m_product.workspace_bytes() + (m_shared ? m_shared->buffer_bytes() : 0);
 }
 
 void device_plan::run(const isthmus_fused_arguments& arguments) {
   m_owner->check_alive();
-  const bool is_captured = m_driver.is_capturing(m_device, arguments.stream);
-  if (is_captured && !m_problem.is_allreduce())
-    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                     "fused_run: stream is being captured into a graph",
-                     "run the plan outside of graphs: each run needs a new number, which a graph would repeat");
-  m_view = arguments.view;
-  const auto enqueue = [&] {
-    return m_schedule.is_pipelined ? enqueue_pipelined(arguments) : enqueue_sequential(arguments);
-  };
-  if (is_captured) return enqueue();  // an event of a graph cannot be queried
-  if (!m_shared) {
-    if (m_problem.is_traced()) m_driver.record(m_device, m_run_start, arguments.stream);
-    enqueue();
-    return end_run(arguments.stream);
-  }
+  m_is_captured = m_driver.is_capturing(m_device, arguments.stream);
+  // The caller may use a different stream than before. Captured runs are ordered by the launches of their graph.
+  if (m_has_run && !m_is_captured) m_driver.wait(m_device, arguments.stream, m_finished);
+  if (!m_is_captured) m_view = arguments.view;
+  if (is_timed()) m_driver.record(m_device, m_run_start, arguments.stream);
   try {
-    begin_run(arguments);
-    enqueue();
-    end_run(arguments.stream);
+    if (m_shared) begin_run(arguments);
+    m_schedule.is_pipelined ? enqueue_pipelined(arguments) : enqueue_sequential(arguments);
+    if (m_shared) end_run(arguments);
   } catch (const error& failure) {
-    abort(failure);
+    if (m_shared) abort(failure);
     throw;
   }
+  if (!m_is_captured) finish_run(arguments.stream);
 }
 
 void device_plan::begin_run(const isthmus_fused_arguments& arguments) {
-  if (m_has_run)
-    m_driver.wait(m_device, arguments.stream, m_finished);  // the caller may use a different stream than before
-  if (m_problem.is_traced()) m_driver.record(m_device, m_run_start, arguments.stream);
-  acquire_events();
-  m_start = m_current->start;
+  if (arguments.view == ISTHMUS_FUSED_COMPUTE_ONLY) return;
+  if (is_timed())
+    for (group_times& times : m_times) times.copy_name.clear();
+  if (++m_run_number == 0) ++m_run_number;
+  m_push_words.clear();
   m_driver.record(m_device, m_start, arguments.stream);
-  if (arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY) ++m_run_number;
+  fork(m_copy);
+  fork(m_receive);
+  m_driver.write_word(m_device, progress_word(), m_run_number, m_receive.stream);
 }
 
-void device_plan::end_run(native_stream stream) {
-  acquire_events();
-  m_finished = m_current->finished;
+void device_plan::end_run(const isthmus_fused_arguments& arguments) {
+  if (arguments.view == ISTHMUS_FUSED_COMPUTE_ONLY) return;
+  join(m_copy, arguments.stream);
+  m_driver.record(m_device, m_end, arguments.stream);
+  m_driver.wait(m_device, m_receive.stream, m_end);
+  std::vector<word_step> words;
+  for (const int source : m_peers.sources)
+    words.push_back({word_action::write, m_shared->arrived(m_problem.rank, source), 0});
+  words.push_back({word_action::write, progress_word(), 0});
+  for (const int source : m_peers.sources)
+    words.push_back({word_action::write, m_shared->room(source, m_problem.rank), 1});
+  m_driver.enqueue_words(m_device, words, m_receive.stream);
+  if (m_is_captured) join(m_receive, arguments.stream);  // a capture must join all streams
+}
+
+void device_plan::finish_run(native_stream stream) {
   if (m_problem.is_traced()) m_driver.record(m_device, m_run_end, stream);
   m_driver.record(m_device, m_finished, stream);
   m_has_run = true;
   m_has_collected_times = false;
-  if (!m_watch) return;  // without a watch, the next run can reuse the events
-  const std::lock_guard lock(m_runs_mutex);
-  m_runs.push_back(std::move(*m_current));
-  m_current.reset();
 }
 
-// Acquires events for the current run, reusing those of a finished run if possible.
-void device_plan::acquire_events() {
-  if (m_current) return;
-  const std::lock_guard lock(m_runs_mutex);
-  if (m_spare_events.empty()) {
-    m_current = run_events{0, owned_event(m_driver, m_device), owned_event(m_driver, m_device)};
-  } else {
-    m_current = std::move(m_spare_events.back());
-    m_spare_events.pop_back();
+// ---- transfer of chunks -------------------------------------------------------------------------------
+
+// The flags are cleared before the first chunk is counted. A target announces room again after it has received all.
+void device_plan::wait_for_room() {
+  for (const int target : m_peers.targets) {
+    std::uint32_t* room = m_shared->room(m_problem.rank, target);
+    m_driver.wait_word(m_device, room, 1, m_copy.stream);
+    m_push_words.push_back({word_action::write, room, 0});
   }
-  m_current->number = ++m_last_number;
+}
+
+void device_plan::push_chunk(int target, std::uint32_t chunk, std::byte* to, const std::byte* from,
+                             std::size_t group) {
+  const row_group& rows = m_schedule.groups[group];
+  record_time(&group_times::copy_begin, group, m_copy.stream);
+  copy(to, from, rows.rows * m_problem.moved_row_bytes(), m_copy.stream);
+  record_time(&group_times::copy_end, group, m_copy.stream);
+  if (is_timed())
+    m_times[group].copy_name =
+        fmt::format("rows {}..{} to rank {}", rows.begin, rows.begin + rows.rows, target);
+  m_push_words.push_back({word_action::write, m_shared->arrived(target, m_problem.rank), chunk});
+  m_driver.enqueue_words(m_device, m_push_words, m_copy.stream);
+  m_push_words.clear();
+}
+
+void device_plan::receive_chunk(int source, std::uint32_t chunk, std::size_t group) {
+  m_driver.wait_word(m_device, m_shared->arrived(m_problem.rank, source), chunk, m_receive.stream);
+  m_driver.record(m_device, m_arrivals[group], m_receive.stream);
+}
+
+void device_plan::wait_for_chunk(std::size_t group, native_stream stream) {
+  m_driver.wait(m_device, stream, m_arrivals[group]);
 }
 
 std::byte* device_plan::workspace() {
@@ -230,22 +326,22 @@ std::byte* device_plan::workspace() {
   return static_cast<std::byte*>(m_workspace.get());
 }
 
+void device_plan::fork(const side_stream& side) { m_driver.wait(m_device, side.stream, m_start); }
+
+void device_plan::join(const side_stream& side, native_stream stream) {
+  m_driver.record(m_device, side.event, side.stream);
+  m_driver.wait(m_device, stream, side.event);
+}
+
 void device_plan::copy(void* to, const void* from, std::uint64_t bytes, native_stream stream) {
   const device_copy request{to, from, bytes};
   if (bytes > 0) m_driver.copy(m_device, {&request, 1}, stream);
 }
 
-void device_plan::join_side_streams(native_stream stream) {
-  for (const side_stream* side : {&m_signal, &m_copy}) {
-    m_driver.record(m_device, side->event, side->stream);
-    m_driver.wait(m_device, stream, side->event);
-  }
-}
-
 // ---- timeline -----------------------------------------------------------------------------------------
 
 void device_plan::record_time(owned_event group_times::* event, std::size_t group, native_stream stream) {
-  if (!m_times.empty()) m_driver.record(m_device, m_times[group].*event, stream);
+  if (is_timed() && !m_times.empty()) m_driver.record(m_device, m_times[group].*event, stream);
 }
 
 // Returns the start of the run on the host's clock. Uses the minimum of several measurements, because each is
@@ -253,8 +349,8 @@ void device_plan::record_time(owned_event group_times::* event, std::size_t grou
 std::int64_t device_plan::run_start_ns() {
   std::int64_t min_ns = std::numeric_limits<std::int64_t>::max();
   for (int attempt = 0; attempt < 5; ++attempt) {
-    m_driver.record(m_device, m_probe, m_signal.stream);
-    m_driver.synchronize(m_device, m_signal.stream);
+    m_driver.record(m_device, m_probe, m_copy.stream);
+    m_driver.synchronize(m_device, m_copy.stream);
     const std::int64_t now_ns = timeline::now_ns();
     min_ns =
         std::min(min_ns, now_ns - static_cast<std::int64_t>(1e3 * m_driver.elapsed_us(m_run_start, m_probe)));
@@ -269,17 +365,18 @@ void device_plan::collect_times() {
   if (m_times.empty()) return;
   m_timeline.clear();
   const std::int64_t start_ns = run_start_ns();
-  const auto add = [&](trace_track track, std::size_t index, native_event begin, native_event end) {
+  const auto add = [&](trace_track track, std::string name, native_event begin, native_event end) {
     const auto time_ns = [&](native_event event) {
       return start_ns + static_cast<std::int64_t>(1e3 * m_driver.elapsed_us(m_run_start, event));
     };
-    m_timeline.add({track, name_of(m_schedule.groups[index]), time_ns(begin), time_ns(end)});
+    m_timeline.add({track, std::move(name), time_ns(begin), time_ns(end)});
   };
   for (std::size_t index = 0; index < m_times.size(); ++index) {
     if (m_view != ISTHMUS_FUSED_COMMUNICATION_ONLY)
-      add(trace_track::compute, index, m_times[index].product_begin, m_times[index].product_end);
-    if (m_view != ISTHMUS_FUSED_COMPUTE_ONLY && m_schedule.groups[index].waits_for_chunk)
-      add(trace_track::copy, index, m_times[index].copy_begin, m_times[index].copy_end);
+      add(trace_track::compute, name_of(m_schedule.groups[index]), m_times[index].product_begin,
+          m_times[index].product_end);
+    if (m_view != ISTHMUS_FUSED_COMPUTE_ONLY && !m_times[index].copy_name.empty())
+      add(trace_track::copy, m_times[index].copy_name, m_times[index].copy_begin, m_times[index].copy_end);
   }
 }
 

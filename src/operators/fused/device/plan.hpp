@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/communicator.hpp"
@@ -16,39 +16,49 @@
 
 namespace isthmus::fused {
 
-// Memory that the ranks of a device plan share in the symmetric heap: flags that their streams use to wait for
-// each other, used as sequence numbers (device/signal_channel.hpp), and a stage for rows outside the symmetric
-// heap or for partial sums.
+// Memory that the ranks of a device plan share in the symmetric heap: a buffer into which peers push rows or partial
+// sums, and flags with which the streams wait for each other, used as counters (device/signal_channel.hpp).
 class shared_memory {
  public:
-  // Collective. Flags are initialized to 0.
-  shared_memory(communicator& owner, device_driver& driver, std::uint64_t stage_bytes);
+  // Collective. No chunks have arrived, and there is room.
+  shared_memory(communicator& owner, device_driver& driver, std::uint64_t buffer_bytes);
 
-  // Returns the flag of `owner` in which `writer` counts the steps of its rows or sums that can be fetched.
-  std::uint32_t* ready(int owner, int writer) const { return m_channel.ready(owner, 0, writer); }
-  // Returns the flag of `owner` in which `reader` counts the runs whose data it has fetched completely.
-  std::uint32_t* done(int owner, int reader) const { return m_channel.acknowledgement(owner, 0, reader); }
-  std::byte* stage(int rank) const { return static_cast<std::byte*>(m_stage->address(rank)); }
+  // Returns the flag of `owner` with the number of chunks that `source` has pushed in the current run.
+  std::uint32_t* arrived(int owner, int source) const { return m_channel.ready(owner, 0, source); }
+  // Returns the flag of `owner` that is 1 if the buffer of `target` has room for the chunks of a run.
+  std::uint32_t* room(int owner, int target) const { return m_channel.acknowledgement(owner, 0, target); }
+  std::byte* buffer(int rank) const { return static_cast<std::byte*>(m_buffer->address(rank)); }
 
-  std::uint64_t stage_bytes() const { return m_stage_bytes; }
+  std::uint64_t buffer_bytes() const { return m_buffer_bytes; }
 
-  // Releases all waits of this rank's streams after the communicator has failed. The data that they fetch is
-  // not used.
-  void release_all();
+  // For the watch. Releases all waits of this rank's streams after the communicator has failed.
+  // Blocking: some milliseconds. Returns whether the flags were written.
+  bool release_all();
+  // Waits for writes of release_all that are still queued. Only when all runs have ended.
+  void finish_release();
+  // For the watch. Returns the numbers of chunks that have arrived from each rank, or nothing if the device does not
+  // answer. Blocking: up to 200 ms.
+  std::vector<std::uint32_t> read_arrived();
 
  private:
   int m_rank, m_size;
-  std::uint64_t m_stage_bytes;
+  std::uint64_t m_buffer_bytes;
   peer_block m_flags;
   signal_channel m_channel;
+  std::mutex m_monitor_mutex;
   signal_monitor m_monitor;
-  std::optional<peer_block> m_stage;
+  std::optional<peer_block> m_buffer;
 };
 
 // Base class of device plans. It owns the streams and events, the flags that synchronize the ranks, the matrix
 // product with its measured costs, and the watch that supervises runs.
 //
-// Blocking: copy engines transfer chunks on a separate stream; the host never waits.
+// Protocol: A rank waits until its targets have room, and takes the room by clearing its flags. Copy engines push chunks
+//   on the copy stream, and the sender counts them in a flag of the receiver. The receiver's receive stream waits for this
+//   flag and records an event for each chunk. At the end of a run, it clears its counters and announces room for the next
+//   run. The flags have the same values before and after each run, so a captured run can be replayed between other runs.
+//   The caller's stream has only products and events, because each operation on a flag takes 2 to 3 us (H200).
+// Blocking: the host never waits.
 class device_plan : public plan {
  public:
   ~device_plan() override;
@@ -65,26 +75,41 @@ class device_plan : public plan {
   };
   struct group_times {  // of one group, in traced plans
     owned_event copy_begin, copy_end, product_begin, product_end;
+    std::string copy_name;  // of the chunk that this rank pushed after the group; empty: none
+  };
+  struct push_peers {
+    std::vector<int> sources, targets;  // the ranks that push to this rank, and those to which it pushes
   };
 
   // Collective.
   // Errors: all ranks throw error (UNSUPPORTED) if a library is missing on any rank.
   device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
-  // Completes the construction of a derived class. Collective: creates the shared memory, with a stage of
-  // `stage_bytes` on every rank, measures costs, and determines the schedule.
-  void finish_setup(std::uint64_t stage_bytes);
+  // Completes the construction of a derived class. Collective: creates the shared memory, with a buffer of
+  // `buffer_bytes` on every rank, measures costs, and determines the schedule.
+  void finish_setup(std::uint64_t buffer_bytes, push_peers peers);
 
   virtual void enqueue_sequential(const isthmus_fused_arguments& arguments) = 0;
-  // Enqueues everything between the start of a run, at m_start, and its end on arguments.stream. m_run_number
-  // counts the runs that communicate, including this one.
-  // Without finish_setup, there is no shared memory, and m_start and m_run_number are not set.
+  // Enqueues everything between the start and the end of a run. The copy stream and the receive stream are forked before
+  // it, and the copy stream is joined after it. In a run that communicates, arguments.stream must wait for all chunks.
   virtual void enqueue_pipelined(const isthmus_fused_arguments& arguments) = 0;
+
+  // Makes the copy stream wait until all targets have room. The next push_chunk takes the room.
+  void wait_for_room();
+  // Copies chunk number `chunk` of this run, counted from 1, to the buffer of `target`, on the copy stream. `group`: index
+  // of the group whose times in the trace include this copy.
+  void push_chunk(int target, std::uint32_t chunk, std::byte* to, const std::byte* from, std::size_t group);
+  // Makes the receive stream wait for a chunk, which the products of `group` use.
+  void receive_chunk(int source, std::uint32_t chunk, std::size_t group);
+  // Makes a stream wait for that chunk.
+  void wait_for_chunk(std::size_t group, native_stream stream);
+
+  // Orders later work of the side stream after the start of the run, and later work of `stream` after the side stream.
+  void fork(const side_stream& side);
+  void join(const side_stream& side, native_stream stream);
 
   // Device memory for the gathered A, or for all of C before its rows are summed. The first call allocates it.
   std::byte* workspace();
   void copy(void* to, const void* from, std::uint64_t bytes, native_stream stream);
-  // Makes `stream` wait for all work enqueued so far on the two side streams.
-  void join_side_streams(native_stream stream);
   void record_time(owned_event group_times::* event, std::size_t group, native_stream stream);
 
   // Driver and BLAS library, loaded at run time.
@@ -98,28 +123,26 @@ class device_plan : public plan {
   device_driver& m_driver;
   int m_device;
   device_product m_product;
-  std::optional<shared_memory> m_shared;  // empty if pipelined runs are impossible
-  side_stream m_copy, m_signal;
-  native_event m_start = nullptr;           // of the current run's events
-  std::uint32_t m_run_number = 0;           // wraps
-  std::vector<owned_event> m_group_events;  // by group
+  std::optional<shared_memory> m_shared;   // empty if pipelined runs are impossible
+  side_stream m_copy, m_receive, m_local;  // pushes; waits for chunks; copies within the device
 
  private:
-  struct run_events {
-    std::uint64_t number;
-    owned_event start, finished;
-  };
-
   void begin_run(const isthmus_fused_arguments& arguments);
-  void end_run(native_stream stream);
+  void end_run(const isthmus_fused_arguments& arguments);
+  std::uint32_t* progress_word() const { return static_cast<std::uint32_t*>(m_progress.get()); }
+  void finish_run(native_stream stream);
+  void wait_for_targets();
   void collect_times();
   void start_watch();
-  void acquire_events();
-  watched_operation oldest_run();
-  bool all_runs_ended();
+  std::uint32_t current_run() const;
+  bool is_still_stuck(std::uint32_t number) const;
+  std::vector<int> late_sources();
+  void report_timeout();
+  void release_runs();
+  bool is_timed() const { return m_problem.is_traced() && !m_is_captured; }
   cost_model measure();
   double measure_product_us(std::uint64_t rows, std::byte* a, std::byte* b, std::byte* c);
-  double measure_link(std::byte* to);
+  double measure_link(const std::byte* from);
   double measure_collective_us(std::byte* full_matrix);
   template <typename Work>
   double time_us(int repetitions, native_stream stream, Work&& work);
@@ -127,22 +150,23 @@ class device_plan : public plan {
   double min_time_us(int repetitions, native_stream stream, Work&& work);
   std::int64_t run_start_ns();
 
-  native_event m_finished = nullptr;            // of the latest run's events
+  push_peers m_peers;
+  std::vector<word_step> m_push_words;          // issued together with the next chunk
+  std::vector<owned_event> m_arrivals;          // of the chunks, by group
+  owned_event m_start, m_end;                   // of the latest run that communicated
+  owned_event m_finished;                       // of the latest run outside of captures
   owned_event m_run_start, m_run_end, m_probe;  // traced plans only: start and end of a run, and a later event
   std::vector<group_times> m_times;
   isthmus_fused_view m_view = ISTHMUS_FUSED_WHOLE;  // of the latest run
   owned_memory m_workspace;
-  bool m_has_run = false;
+  bool m_is_captured = false;          // the latest run was captured
+  bool m_has_run = false;              // m_finished was recorded
   bool m_has_collected_times = false;  // the latest run's times are in the timeline
 
-  std::optional<run_events> m_current;  // of the run that is being enqueued
-  std::uint64_t m_last_number = 0;
-  std::mutex m_runs_mutex;  // guards m_runs and m_spare_events
-  // Runs that may not have ended, oldest first. Callers enqueue many runs without waiting, and the oldest one
-  // is the one that hangs.
-  std::deque<run_events> m_runs;
-  std::vector<run_events> m_spare_events;
-  std::optional<watch> m_watch;  // declared last, because it uses the other members
+  // Number of the run that the receive stream executes, which it writes; 0: none. A captured run repeats its number.
+  owned_pinned m_progress;
+  std::uint32_t m_run_number = 0;  // of the latest run; wraps, and is then never 0
+  std::optional<watch> m_watch;    // declared last, because it uses the other members
 };
 
 }  // namespace isthmus::fused

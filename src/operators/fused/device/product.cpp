@@ -84,7 +84,7 @@ void device_product::check(int status, const char* location, const char* call) c
 }
 
 std::unique_ptr<device_product::operation> device_product::prepare(const key& operation_key) {
-  const auto& [rows, lda, has_bias, align_a, align_b, align_c] = operation_key;
+  const auto& [rows, lda, has_bias, align_a, align_b, align_c, align_d] = operation_key;
   const auto& description = m_problem.description;
   const int input = to_lt_type(description.input), output = to_lt_type(description.output);
   const bool is_row_major = description.b_layout == ISTHMUS_ROW_MAJOR;
@@ -117,7 +117,7 @@ std::unique_ptr<device_product::operation> device_product::prepare(const key& op
 }
 
 void device_product::choose_algorithm(operation& new_operation, const key& operation_key) {
-  const auto& [rows, lda, has_bias, align_a, align_b, align_c] = operation_key;
+  const auto& [rows, lda, has_bias, align_a, align_b, align_c, align_d] = operation_key;
   void* preference = nullptr;
   check(m_library.preference_create(&preference), ISTHMUS_HERE, "MatmulPreferenceCreate");
   const std::unique_ptr<void, int (*)(void*)> guard(preference, m_library.preference_destroy);
@@ -127,7 +127,7 @@ void device_product::choose_algorithm(operation& new_operation, const key& opera
   };
   set(m_library.traits.workspace, m_workspace.bytes());
   if (const auto* alignments = m_library.traits.alignments) {
-    const unsigned values[] = {align_b, align_a, align_c, align_c};  // cuBLASLt's A is our B
+    const unsigned values[] = {align_b, align_a, align_c, align_d};  // cuBLASLt's A is our B
     for (std::size_t event = 0; event < alignments->size(); ++event)
       set((*alignments)[event], static_cast<std::uint32_t>(values[event]));
   }
@@ -153,19 +153,19 @@ device_product::operation& device_product::find(const key& operation_key) {
   return *new_operation;
 }
 
-void device_product::enqueue(const void* a, std::uint64_t lda, std::uint64_t rows, const void* b, void* c,
-                             const product_scalars& scalars, native_stream stream) {
+void device_product::enqueue(const void* a, std::uint64_t lda, std::uint64_t rows, const void* b, const void* c,
+                             void* d, const product_scalars& scalars, native_stream stream) {
   if (rows == 0 || m_problem.description.n == 0) return;
   if (m_zeros != nullptr) a = b = m_zeros.get();
   m_driver.run_on_device(m_device, [&] {
-    operation& new_operation =
-        find({rows, lda, scalars.bias != nullptr, alignment_of(a), alignment_of(b), alignment_of(c)});
+    operation& new_operation = find({rows, lda, scalars.bias != nullptr, alignment_of(a), alignment_of(b),
+                                     alignment_of(c), alignment_of(d)});
     if (scalars.bias != nullptr)
       check(m_library.desc_set(new_operation.desc, m_library.traits.bias_pointer,
                                static_cast<const void*>(&scalars.bias), sizeof scalars.bias),
             ISTHMUS_HERE, "MatmulDescSetAttribute");
     check(m_library.matmul(m_handle, new_operation.desc, &scalars.alpha, b, new_operation.b_layout, a,
-                           new_operation.a_layout, &scalars.beta, c, new_operation.c_layout, c,
+                           new_operation.a_layout, &scalars.beta, c, new_operation.c_layout, d,
                            new_operation.c_layout, &new_operation.algorithm, m_workspace.get(),
                            m_workspace.bytes(), stream),
           ISTHMUS_HERE, "Matmul");

@@ -1,4 +1,4 @@
-// Product C = alpha * A * B + beta * C + bias over rows of device memory, computed by cuBLASLt or hipBLASLt.
+// Product D = alpha * A * B + beta * C + bias over rows of device memory, computed by cuBLASLt or hipBLASLt.
 // The heuristics' results are cached per shape.
 #pragma once
 
@@ -24,8 +24,9 @@ class device_product {
   device_product(const device_product&) = delete;
   device_product& operator=(const device_product&) = delete;
 
-  // Enqueues the product of `rows` rows of A, `lda` elements apart, with all of B.
-  void enqueue(const void* a, std::uint64_t lda, std::uint64_t rows, const void* b, void* c,
+  // Enqueues the product of `rows` rows of A, `lda` elements apart, with all of B. C and D may be the same. Their rows are
+  // `ldc` elements apart.
+  void enqueue(const void* a, std::uint64_t lda, std::uint64_t rows, const void* b, const void* c, void* d,
                const product_scalars& scalars, native_stream stream);
 
   std::uint64_t workspace_bytes() const { return m_workspace.bytes() + m_zeros.bytes(); }
@@ -34,8 +35,8 @@ class device_product {
 
  private:
   struct operation;  // descriptors and the algorithm of one shape
-  // rows, lda, has_bias, and the alignments of A, B and C
-  using key = std::tuple<std::uint64_t, std::uint64_t, bool, unsigned, unsigned, unsigned>;
+  // rows, lda, has_bias, and the alignments of A, B, C and D
+  using key = std::tuple<std::uint64_t, std::uint64_t, bool, unsigned, unsigned, unsigned, unsigned>;
 
   operation& find(const key& operation_key);
   std::unique_ptr<operation> prepare(const key& operation_key);

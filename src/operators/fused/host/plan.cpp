@@ -170,7 +170,8 @@ void host_plan::close() {
 }
 
 void host_plan::describe(nlohmann::json& info) const {
-  plan::describe(info);
+  if (m_is_staged)
+    info["notes"].push_back("A was outside the symmetric heap: its rows were first copied to the plan's stage");
   info["libraries"]["blas"] = m_blas.path();
   info["workspace_bytes"] = m_workspace.size() + m_packed.size() + m_product.workspace_bytes() +
                             (m_counters ? m_stage_bytes + sizeof(counter_line) : 0);

@@ -100,6 +100,7 @@ class host_plan : public plan {
   std::optional<host_counters> m_counters;  // pipelined plans
   std::vector<std::byte> m_workspace, m_packed;
   std::uint64_t m_run_number = 0;  // number of pipelined runs that communicated
+  bool m_is_staged = false;        // the latest run copied A to the plan's stage
 
  private:
   void run_pipelined_or_abort(const isthmus_fused_arguments& arguments);

@@ -121,9 +121,4 @@ void plan::abort(const error& failure) {
   if (!m_owner->is_aborted()) m_owner->abort(failure.info());
 }
 
-void plan::describe(nlohmann::json& info) const {
-  if (m_is_staged)
-    info["notes"].push_back("A was outside the symmetric heap: its rows were first copied to the plan's stage");
-}
-
 }  // namespace isthmus::fused

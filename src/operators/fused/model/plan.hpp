@@ -101,7 +101,7 @@ class plan {
   // Errors: throws error. A failure after the run started aborts the communicator.
   virtual void run(const isthmus_fused_arguments& arguments) = 0;
   // Adds entries that depend on the platform and on the latest run to `info`: libraries, workspace, notes.
-  virtual void describe(nlohmann::json& info) const;
+  virtual void describe(nlohmann::json& info) const = 0;
   // Waits for this rank's latest run.
   // Blocking: up to the timeout.
   virtual void synchronize() = 0;
@@ -134,7 +134,6 @@ class plan {
   fused_schedule m_schedule;
   timeline m_timeline;
   std::array<std::optional<double>, 3> m_measured_us;  // by view
-  bool m_is_staged = false;                            // the latest run copied A to the plan's stage
 };
 
 // Collective.
