@@ -199,9 +199,17 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
             )
             for ranks, cores, subject, topic in (
                 (8, 16, "eight collectives", "cpu16-host_sweep"),
-                (16, 32, "eight collectives", "cpu32-host"),
-                (32, 32, "eight collectives", "cpu32-host"),
+                *((ranks, 32, "twelve collectives", "cpu32-host") for ranks in (4, 8, 16, 32)),
                 (64, 16, "allreduce, alltoall and broadcast", "cpu16-host_threads"),
+            )
+        ]
+        + [
+            Row(
+                "allreduce of 1 and 4 MiB in the symmetric heap, 2 to 16 ranks on 32 cores",
+                "cpu32-host",
+                {"provider": "isthmus", "mode": "shared_heap"},
+                "Intel MPI",
+                providers("impi next to heap"),
             )
         ],
     ),
