@@ -31,8 +31,10 @@ class Launcher:
         """Returns the command prefix. `bind` binds each rank to its own core, if there are enough cores."""
         if self.family in PEERS:  # the launch scripts of peers bind by the same rule
             return [str(self.executable), str(ranks)]
-        has_enough_cores = bind and ranks <= len(os.sched_getaffinity(0))
-        binding = ("-bind-to", "core") if has_enough_cores and self.family == "mpich" else ()
+        cores = sorted(os.sched_getaffinity(0))  # "-bind-to core" would use all cores of the machine
+        binding: tuple[str, ...] = ()
+        if bind and ranks <= len(cores) and self.family == "mpich":
+            binding = ("-bind-to", "user:" + ",".join(map(str, cores[:ranks])))
         return [str(self.executable), *self.arguments, *binding, "-n", str(ranks)]
 
 
