@@ -1,5 +1,6 @@
-"""libisthmus_ggml.so with the ggml of a prebuilt llama.cpp wheel, newer than the one that test_llama.py builds:
-lookups, tensors and a sum. `make llama-sycl-check` tests its SYCL backend, which needs another 2.4 GB.
+"""libisthmus_ggml.so with the ggml of a prebuilt llama.cpp wheel: lookups, tensors and a sum.
+
+`make llama-sycl-check` tests its SYCL backend, which needs another 2.4 GB.
 """
 
 from __future__ import annotations
@@ -9,11 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from isthmus import layout
 
-LLAMA = Path(__file__).resolve().parents[3] / ".peers" / "llama_sycl" / "llama"
 PROGRAM = """
 import ctypes as c, sys
 from pathlib import Path
@@ -73,28 +71,25 @@ print("summed")
 """
 
 
-def run(preload: str) -> subprocess.CompletedProcess[str]:
+def run(libraries: Path, preload: str) -> subprocess.CompletedProcess[str]:
     variables = {
         "LD_PRELOAD": preload,
         "LD_LIBRARY_PATH": f"{sys.prefix}/lib",
         "ISTHMUS_CONFIG": "none",
         "ISTHMUS_PROFILE": "none",
     }
-    command = [sys.executable, "-c", PROGRAM, str(LLAMA)]
+    command = [sys.executable, "-c", PROGRAM, str(libraries)]
     return subprocess.run(
         command, env=os.environ | variables, capture_output=True, text=True, timeout=100, check=False
     )
 
 
-@pytest.mark.skipif(
-    not LLAMA.is_dir(), reason="no wheel of llama.cpp; scripts/setup_llama_sycl llama fetches it"
-)
-def test_wheel_registry_and_tensors() -> None:
-    done = run(str(layout.library_folder() / "libisthmus_ggml.so"))
+def test_wheel_registry_and_tensors(llama_libraries: Path) -> None:
+    done = run(llama_libraries, str(layout.library_folder() / "libisthmus_ggml.so"))
     assert done.stdout == "summed\n", done.stderr
     assert "Isthmus sums over CPU, CPU" in done.stderr
     assert "warning" not in done.stderr
-    plain_run = run("")
+    plain_run = run(llama_libraries, "")
     assert "no allreduce" in plain_run.stderr, (
         "the CPU backend has its own allreduce, so the test proves nothing"
     )

@@ -4,7 +4,7 @@
     build_llama.py pack FOLDER ARCHIVE                 downloads into FOLDER and packs what a CUDA build needs
     build_llama.py cuda ARCHIVE FOLDER ARCHITECTURES   builds from the archive offline (90-real: for Hopper)
 
-tests/frontends/ggml/test_llama.py calls build() for the CPU.
+tests/frontends/ggml/test_llama.py runs the probe with a prebuilt llama.cpp on the CPU.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+PROBE = [HERE / file for file in ("probe.cpp", "cpu_devices.cpp", "interface.cpp")]
 OPTIONS = {
     "CMAKE_BUILD_TYPE": "Release",
     "BUILD_SHARED_LIBS": "ON",
@@ -32,15 +33,6 @@ OPTIONS = {
     "LLAMA_BUILD_EXAMPLES": "OFF",
     "LLAMA_BUILD_SERVER": "OFF",
     "LLAMA_BUILD_APP": "OFF",
-}
-# Only what the test needs: no programs, C++ without optimization, and many files per compiler run. Compiling
-# takes 65 CPU seconds, the test itself a few. The matrix products are written in C.
-CPU_OPTIONS = OPTIONS | {
-    "CMAKE_PROJECT_TOP_LEVEL_INCLUDES": str(HERE / "unite.cmake"),
-    "CMAKE_C_FLAGS_RELEASE": "-O1",
-    "CMAKE_CXX_FLAGS_RELEASE": "-O0 --param=ggc-min-heapsize=524288",  # as in cmake/options.cmake
-    "LLAMA_BUILD_COMMON": "OFF",
-    "LLAMA_BUILD_TOOLS": "OFF",
 }
 # Attention over quantized caches and packed kernels take long to compile and are not used here.
 CUDA_OPTIONS = OPTIONS | {
@@ -100,11 +92,6 @@ def pack(sources: Path, archive: Path) -> None:
             packed.add(sources / part, arcname=part, filter=lambda each: each if is_needed(each.name) else None)
 
 
-def build(folder: Path) -> Path:
-    """Builds what is missing in `folder`. Returns the probe; llama.cpp's libraries are in the same folder."""
-    return compile_tree(find_sources(folder), folder / "build", CPU_OPTIONS, ("llama", "ggml", "ggml-cpu"))
-
-
 def build_cuda(archive: Path, folder: Path, architectures: str) -> Path:
     """Builds from an archive of `pack`, with llama-bench and llama-perplexity, for CMake's `architectures`."""
     sources = folder / "source"
@@ -133,20 +120,30 @@ def compile_tree(sources: Path, tree: Path, options: dict[str, str], targets: tu
     return build_probe(sources, tree / "bin")
 
 
-def build_probe(sources: Path, libraries: Path) -> Path:
-    probe = libraries / "probe"
-    includes = [f"-I{sources / part}" for part in ("include", "ggml/include", "ggml/src")]
-    includes += [f"-I{HERE.parents[3] / part}" for part in ("src", "include")]
-    files = [str(HERE / file) for file in ("probe.cpp", "cpu_devices.cpp", "interface.cpp")]
-    command = ["g++", "-std=c++20", "-O1", *includes, *files]
-    command += [
-        "-o",
-        str(probe),
-        f"-L{libraries}",
-        "-Wl,-rpath,$ORIGIN",
-        "-Wl,--unresolved-symbols=ignore-in-shared-libs",
-    ]
-    subprocess.run([*command, "-lllama", "-lggml", "-lggml-cpu", "-lggml-base"], check=True)
+def header_folders(sources: Path) -> list[str]:
+    includes = [sources / part for part in ("include", "ggml/include", "ggml/src")]
+    return [f"-I{folder}" for folder in (*includes, HERE.parents[3] / "src", HERE.parents[3] / "include")]
+
+
+def build_probe(sources: Path, folder: Path) -> Path:
+    libraries = [folder / f"lib{name}.so" for name in ("llama", "ggml", "ggml-cpu", "ggml-base")]
+    return link_probe(folder / "probe", PROBE, header_folders(sources), libraries, "$ORIGIN")
+
+
+def build_prebuilt_probe(libraries: Path, probe: Path) -> Path:
+    """Builds the probe for the libraries of scripts/setup_llama_sycl, which come without headers."""
+    patterns = ("libllama-*", "libggml-????????.so*", "libggml-base-*", "libggml-cpu.so")
+    files = [next(libraries.glob(pattern)) for pattern in patterns]
+    (probe.parent / "libggml-cpu.so").symlink_to(files[-1])  # ggml looks for its backends next to the program
+    path = f"{libraries}:{sys.prefix}/lib"  # the second has the libraries of the compiler that built the first
+    return link_probe(probe, PROBE[:2], [f"-I{HERE.parent / 'interface'}"], files, path)
+
+
+def link_probe(probe: Path, sources: list[Path], includes: list[str], libraries: list[Path], path: str) -> Path:
+    options = ["-std=c++20", "-O1", *includes, *map(str, sources), "-o", str(probe), *map(str, libraries)]
+    # DT_RPATH also applies to the libraries that these libraries need.
+    linker = ["-Wl,--disable-new-dtags", f"-Wl,-rpath,{path}", "-Wl,--unresolved-symbols=ignore-in-shared-libs"]
+    subprocess.run(["g++", *options, *linker], check=True)
     return probe
 
 

@@ -72,7 +72,12 @@ std::vector<ggml_backend_dev_t> make_cpu_devices(std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) {
     auto& device = *all().emplace_back(std::make_unique<cpu_device>());
     device.name = "SHARE" + std::to_string(i);
-    device.buffers = {{buffer_name, allocate, alignment, nullptr, nullptr, is_host}, &device.device, &device};
+    ggml_backend_buffer_type_i buffer_functions{};
+    buffer_functions.get_name = buffer_name;
+    buffer_functions.alloc_buffer = allocate;
+    buffer_functions.get_alignment = alignment;
+    buffer_functions.is_host = is_host;
+    device.buffers = {buffer_functions, &device.device, &device};
     ggml_backend_device_i functions{};
     functions.get_name = name;
     functions.get_description = description;
