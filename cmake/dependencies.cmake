@@ -178,11 +178,11 @@ if(NOT DEFINED ISTHMUS_COMPILES_FMT_ONCE)
   try_compile(ISTHMUS_COMPILES_FMT_ONCE ${PROJECT_BINARY_DIR}/fmt_check
     SOURCES ${PROJECT_SOURCE_DIR}/src/base/fmt.cpp ${PROJECT_SOURCE_DIR}/src/base/fmt_check.cpp
     CMAKE_FLAGS -DINCLUDE_DIRECTORIES=${ISTHMUS_FMT_INCLUDE}
-    COMPILE_DEFINITIONS -fkeep-inline-functions CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON)
+    CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON)
 endif()
 if(ISTHMUS_COMPILES_FMT_ONCE)
   add_library(isthmus_fmt STATIC ${PROJECT_SOURCE_DIR}/src/base/fmt.cpp)
-  target_compile_options(isthmus_fmt PRIVATE -fkeep-inline-functions -O1)  # -O3 takes half as long again
+  target_compile_options(isthmus_fmt PRIVATE -O1)  # -O3 takes half as long again
   if(ISTHMUS_SANITIZE)
     # Instrumentation triples the time, and -O1 doubles it. The linker keeps the core's instrumented copies of the standard
     # library's inline functions, because this archive comes after the objects of the core.
