@@ -91,7 +91,7 @@ TEST_P(shm_refused_copies, results_that_ranks_push_to_the_root) {
 // Every rank exchanges messages with every other rank. The long ones are copied by both sides.
 TEST_P(shm_refused_copies, messages) {
   EXPECT_EQ(run([](rank& self) {
-              for (std::uint64_t round = 0; round < 3; ++round)
+              for (std::uint64_t round = 0; round < 2; ++round)
                 for (const std::uint64_t length : {20'000, 3'000'001}) {
                   const auto content = [&](int from, int to) {
                     return random_bytes(round, from * 64 + to, length);
@@ -122,9 +122,12 @@ TEST_P(shm_refused_copies, messages) {
 
 std::vector<refusal_case> all_cases() {
   std::vector<refusal_case> cases;
-  for (const auto reason : copy_refusals)
-    for (const auto& [ranks, processes] : {std::pair{2, 2}, {3, 3}, {5, 2}})
-      cases.push_back({reason, ranks, processes});
+  bool is_large = false;  // several ranks of a process, every other reason
+  for (const auto reason : copy_refusals) {
+    cases.push_back({reason, 3, 3});
+    cases.push_back({reason, is_large ? 5 : 2, 2});
+    is_large = !is_large;
+  }
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(, shm_refused_copies, testing::ValuesIn(all_cases()), case_name);
