@@ -19,11 +19,14 @@ endfunction()
 
 # isthmus_unite(target file...): compiles the files of one component (a folder of src, backends or operators, with its
 # subfolders) together, at most ISTHMUS_UNITY at a time. For targets with UNITY_BUILD_MODE GROUP: a new file does not
-# change the units of other components.
+# change the units of other components. A folder can set ISTHMUS_COMPONENT to join another component.
 function(isthmus_unite target)
-  file(RELATIVE_PATH component ${PROJECT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR})
-  string(REGEX REPLACE "^((backends/|operators/)?[^/]+).*" "\\1" component ${component})
-  string(MAKE_C_IDENTIFIER ${component} component)
+  set(component ${ISTHMUS_COMPONENT})
+  if(NOT component)
+    file(RELATIVE_PATH component ${PROJECT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR})
+    string(REGEX REPLACE "^((backends/|operators/)?[^/]+).*" "\\1" component ${component})
+  endif()
+  string(MAKE_C_IDENTIFIER ${target}_${component} component)
   get_property(index GLOBAL PROPERTY ISTHMUS_FILES_${component})
   if(NOT index)
     set(index 0)

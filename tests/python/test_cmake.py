@@ -47,7 +47,7 @@ def test_default_build_contains_library_only(default_build: tuple[Path, str]) ->
     preloads = {f"isthmus_{name}" for name in ("ggml", "mpi_preload", "nccl_preload", "nccl_engine")}
     system = {"isthmus_mpi_openmpi"}  # if Open MPI is installed
     assert targets - system == {
-        "isthmus", "isthmus_core", "isthmus_fmt", "isthmus_with_plugins", *plugins, *preloads,
+        "isthmus", "isthmus_core", "isthmus_fmt", "isthmus_setup", "isthmus_with_plugins", *plugins, *preloads,
     }  # fmt: skip
 
 
