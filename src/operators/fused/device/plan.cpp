@@ -17,6 +17,8 @@ namespace isthmus::fused {
 namespace {
 
 constexpr int max_reads = 10;
+// How long runs are released at each check, and when the communicator is aborted; and how long no run must be running.
+constexpr double release_limit_s = 0.02, abort_limit_s = 0.5, idle_time_s = 0.005;
 
 // Flags of different writers do not share cache lines.
 signal_channel::layout layout_for(int size) { return {1, static_cast<std::size_t>(size), 32}; }
@@ -126,7 +128,7 @@ void device_plan::start_watch() {
   };
   options.aborted = [this] { return m_owner->is_aborted(); };
   options.on_abort = [this] {
-    release_runs();
+    release_runs(release_limit_s);
     return false;  // the stream may contain more runs
   };
   options.on_error = [this](const char* reason) {
@@ -135,6 +137,7 @@ void device_plan::start_watch() {
                        .info());
   };
   m_watch.emplace(std::move(options));
+  m_owner->add_abort_action(this, [this] { release_runs(abort_limit_s); });
 }
 
 std::uint32_t device_plan::current_run() const {
@@ -178,13 +181,22 @@ void device_plan::report_timeout() {
           .info());
 }
 
-// Releases run after run until the stream is idle, for a limited time per check.
-void device_plan::release_runs() {
-  const auto end = deadline_after(0.02);
-  while (current_run() != 0 && wait_clock::now() < end && m_shared->release_all());
+// Releases run after run, until none runs for some milliseconds. Between two runs, none runs for some microseconds.
+void device_plan::release_runs(double limit_s) {
+  const auto end = deadline_after(limit_s);
+  auto idle_end = deadline_after(idle_time_s);
+  while (wait_clock::now() < std::min(end, idle_end)) {
+    if (current_run() == 0) {
+      sleep_briefly(std::chrono::microseconds(20));
+    } else {
+      m_shared->release_all();
+      idle_end = deadline_after(idle_time_s);
+    }
+  }
 }
 
 device_plan::~device_plan() {
+  m_owner->remove_abort_action(this);
   m_watch.reset();
   if (m_shared && current_run() != 0) m_progress.abandon();  // the stream hangs and may still write it
   m_shared.reset();
@@ -219,6 +231,7 @@ void device_plan::wait_for_targets() {
 
 void device_plan::close() {
   if (m_shared && !m_owner->is_aborted()) wait_for_targets();
+  m_owner->remove_abort_action(this);
   m_watch.reset();
   if (m_shared && m_owner->is_aborted()) m_shared->release_all();
   for (const side_stream* side : {&m_local, &m_receive, &m_copy}) m_driver.synchronize(m_device, side->stream);

@@ -138,7 +138,7 @@ class device_plan : public plan {
   bool is_still_stuck(std::uint32_t number) const;
   std::vector<int> late_sources();
   void report_timeout();
-  void release_runs();
+  void release_runs(double limit_s);
   bool is_timed() const { return m_problem.is_traced() && !m_is_captured; }
   cost_model measure();
   double measure_product_us(std::uint64_t rows, std::byte* a, std::byte* b, std::byte* c);
