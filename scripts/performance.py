@@ -60,7 +60,6 @@ USM = {"provider": "isthmus", "mode": "sycl_usm"}
 LISTING1 = providers("listing1", mode="sycl_buffer")
 GRAPH = {"provider": "isthmus", "mode": "graph"}
 GGML = providers("ggml_nccl", "ggml_internal", "ggml_butterfly", mode="llama_bench")
-TORCH_FUSED = providers("torch_sequential", "torch_async_tp")
 ENGINES = {"provider": "isthmus_copy_engine_symmetric"}
 
 
@@ -74,15 +73,17 @@ def application(name: str) -> Row:
     )
 
 
-def fused(gpus: int, product: str) -> Row:
+def fused(gpus: int, product: str, mode: str = "stream") -> Row:
     is_gather = product.startswith("AllGather")
     collective = "allgather_gemm" if is_gather else "gemm_reduce_scatter"
-    own = {"provider": "isthmus", "view": "fused", "collective": collective}
+    own = {"provider": "isthmus", "view": "fused", "collective": collective, "mode": mode}
     if is_gather:
         peers = "faster of PyTorch's all-gather + matmul and `fused_all_gather_matmul`"
     else:
         peers = "faster of PyTorch's matmul + reduce-scatter and `fused_matmul_reduce_scatter`"
-    return Row(f"{product}, {gpus} H200", f"h200x{gpus}-fused", own, peers, TORCH_FUSED)
+    label = f"{product}, {gpus} H200{', in graphs' if mode == 'graph' else ''}"
+    peer = providers("torch_sequential", "torch_async_tp", mode=mode)
+    return Row(label, f"h200x{gpus}-fused", own, peers, peer)
 
 
 def allreduce(gpus: int) -> Row:
@@ -332,6 +333,7 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
                 providers("nccl", mode="graph"),
             ),
             fused(2, "AllGather + GEMM"),
+            fused(2, "AllGather + GEMM", "graph"),
             fused(4, "AllGather + GEMM"),
             fused(2, "GEMM + ReduceScatter"),
             fused(4, "GEMM + ReduceScatter"),
