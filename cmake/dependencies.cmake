@@ -171,7 +171,7 @@ endif()
 
 add_library(isthmus_deps INTERFACE)
 target_compile_definitions(isthmus_deps INTERFACE SPDLOG_FMT_EXTERNAL)
-# fmt is compiled once. Compiling it in every file takes half as long again as the rest of the core. That is the fallback
+# fmt is compiled once. Compiling it in every file takes 1.5 times as long as the rest of the core. That is the fallback
 # for compilers and versions of fmt with which fmt.cpp does not contain everything. The check takes 4 CPU seconds, and
 # try_compile does not skip it when the result is already in the cache.
 if(NOT DEFINED ISTHMUS_COMPILES_FMT_ONCE)
@@ -182,7 +182,7 @@ if(NOT DEFINED ISTHMUS_COMPILES_FMT_ONCE)
 endif()
 if(ISTHMUS_COMPILES_FMT_ONCE)
   add_library(isthmus_fmt STATIC ${PROJECT_SOURCE_DIR}/src/base/fmt.cpp)
-  target_compile_options(isthmus_fmt PRIVATE -O1)  # -O3 takes half as long again
+  target_compile_options(isthmus_fmt PRIVATE -O1)  # -O3 takes 1.5 times as long
   if(ISTHMUS_SANITIZE)
     # Instrumentation triples the time, and -O1 doubles it. The linker keeps the core's instrumented copies of the standard
     # library's inline functions, because this archive comes after the objects of the core.

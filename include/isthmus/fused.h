@@ -131,9 +131,11 @@ ISTHMUS_API isthmus_status isthmus_fused_plan_info(isthmus_fused_plan plan, char
 ISTHMUS_API isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, char* json, size_t capacity,
                                                     size_t* required_bytes);
 
-// Waits up to the timeout for this rank's runs, then releases the plan. NULL is allowed.
-// Graphs: runs can be captured. The launches of a graph with captured runs are ordered like the plan's other runs. Destroy
-// the plan after the last launch has ended, because the wait does not cover launches.
+// Waits for this rank's runs, and on devices for the peers that receive its chunks, each up to the timeout. Then releases
+// the plan. NULL is allowed.
+// Graphs: runs can be captured (HIP: only those of sequential plans). Isthmus does not order launches with other runs of the
+// plan. Use one stream, or events, and the same order on all ranks. Destroy the plan after the last launch has ended,
+// because the wait does not cover launches.
 ISTHMUS_API isthmus_status isthmus_fused_plan_destroy(isthmus_fused_plan plan);
 
 #ifdef __cplusplus

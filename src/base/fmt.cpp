@@ -1,7 +1,7 @@
 // The implementation of fmt, compiled once from its headers. Debian has no static library of fmt, and the shared one
 // allocates strings with the program's operator new, which our static C++ runtime then frees. format-inl.h contains
 // the functions, and the templates below are those that src/format.cc of fmt instantiates. cmake/dependencies.cmake
-// checks whether that is all with the installed version of fmt.
+// checks that nothing is missing with the installed version of fmt.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -241,7 +241,7 @@ void communicator::check_local_ranks(double waited_s) {
   throw error(failure);
 }
 
-void communicator::add_abort_action(const void* owner, std::function<void()> action) {
+void communicator::add_abort_action(const void* owner, std::function<bool()> action) {
   const std::lock_guard lock(m_abort_actions_mutex);
   m_abort_actions[owner] = std::move(action);
 }
@@ -251,13 +251,24 @@ void communicator::remove_abort_action(const void* owner) {
   m_abort_actions.erase(owner);
 }
 
-void communicator::run_abort_actions() {
+void communicator::run_abort_actions() noexcept {
+  constexpr double limit_s = 0.5, idle_time_s = 0.005;
   const std::lock_guard lock(m_abort_actions_mutex);
+  if (m_abort_actions.empty()) return;
+  const auto end = deadline_after(limit_s);
+  for (auto idle_end = deadline_after(idle_time_s); wait_clock::now() < std::min(end, idle_end);
+       sleep_briefly(std::chrono::microseconds(100)))
+    if (run_abort_actions_once()) idle_end = deadline_after(idle_time_s);
+}
+
+bool communicator::run_abort_actions_once() noexcept {
+  bool has_released = false;
   for (const auto& [owner, action] : m_abort_actions) try {
-      action();
-    } catch (const error& failure) {
-      log(log_level::debug, "an abort action failed: {}", failure.info().message);
+      has_released = action() || has_released;
+    } catch (const std::exception& failure) {
+      log(log_level::debug, "an abort action failed: {}", failure.what());
     }
+  return has_released;
 }
 
 // The calls start together because the driver may let a thread wait for kernels or locks of other devices, for

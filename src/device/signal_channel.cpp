@@ -38,9 +38,7 @@ void signal_monitor::attach(const signal_channel& channel, int rank) {
 bool signal_monitor::read() {
   const device_copy request{m_copy, m_channel->block(m_rank), m_channel->words() * sizeof(std::uint32_t)};
   m_driver.copy(m_device, {&request, 1}, m_streams.front());
-  if (wait_briefly()) return true;
-  add_stream();
-  return false;
+  return wait_briefly();
 }
 
 // Streams of one priority are assigned to the hardware queues in turn, so one of the next streams is not stuck.

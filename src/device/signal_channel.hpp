@@ -86,8 +86,7 @@ class signal_monitor {
   // to the constructor.
   void attach(const signal_channel& channel, int rank);
 
-  // Copies this rank's flags to the host. Returns false if that took longer than the limit of wait_briefly. The next call
-  // then uses another stream.
+  // Copies this rank's flags to the host. Returns false if that took longer than the limit of wait_briefly.
   bool read();
   // Return the values of the most recent read.
   std::uint32_t acknowledgement(std::size_t slot, int peer) const;
@@ -96,8 +95,8 @@ class signal_monitor {
 
   // Writes with every stream of the monitor, because some of them may be stuck.
   void write(std::span<const word_step> steps);
-  // As write, and waits some milliseconds until one of the streams has completed it. If none has, later writes also use
-  // another stream. Returns whether one has completed.
+  // As write, and waits up to 20 ms until one of the streams has completed it. If none has, adds a stream. Returns whether
+  // one has completed.
   bool write_and_wait(std::span<const word_step> steps);
   // Waits for all writes. Only when the streams that they released have ended.
   void synchronize();
@@ -110,9 +109,10 @@ class signal_monitor {
   // Leaks the host memory, because a stuck stream may still write to it.
   void abandon_memory() noexcept { m_copy.abandon(); }
 
- private:
+  // Makes later reads, and also later writes, use another stream, because the others may be stuck.
   void add_stream();
 
+ private:
   device_driver& m_driver;
   int m_device;
   std::deque<owned_stream> m_streams;

@@ -69,14 +69,14 @@ class Bench:
 
     def _captured(self, calls: dict[str, Callable[[], Any]]) -> dict[str, Callable[[], Any]]:
         """Launches of graphs, each with one call. All ranks leave out the same calls."""
-        found = {}
+        launches = {}
         for name, call in calls.items():
             launch = self.engine.captured(call)
             if self.engine.total(int(launch is None)) == 0:
-                found[name] = launch
+                launches[name] = launch
             else:
                 print(f"{name}: cannot be captured", file=sys.stderr, flush=True)
-        return found
+        return launches
 
     def _plan(self, a: Any, b: Any, mode: str, *, chunks: int | None = None, trace: bool = False) -> Plan:
         return Plan(

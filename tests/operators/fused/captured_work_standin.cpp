@@ -11,7 +11,12 @@ captured_work::~captured_work() = default;
 
 void captured_work::launch() {
   standin_set_capturing(m_stream, 1);
-  m_work();
+  try {
+    m_work();
+  } catch (...) {
+    standin_set_capturing(m_stream, 0);
+    throw;
+  }
   standin_set_capturing(m_stream, 0);
 }
 

@@ -2,6 +2,9 @@
 // reproducibility, and the views of a run.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "row_parallel.hpp"
 
 namespace fused_test {
@@ -63,6 +66,25 @@ TEST(fused_scatter, views_of_a_run) {
       run.run(ISTHMUS_FUSED_COMMUNICATION_ONLY);
       run.fill(43);
       run.run();
+      run.check();
+    }
+  });
+}
+
+// A faster rank may already push sums of its next run into the buffer of a rank that only computes.
+TEST(fused_scatter, computing_alone_keeps_received_sums) {
+  const std::uint64_t seed = next_seed();
+  test_ranks::get().for_each_rank([&](member& self) {
+    rank_run run(self, {.rows = 16, .n = 9, .k = 12, .chunks = 2});
+    for (std::uint64_t i = 0; i < 8; ++i) {
+      run.fill(seed + i);
+      run.enqueue();
+      run.download();
+      if (static_cast<int>(i) % self.size == self.rank)
+        std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      run.enqueue(ISTHMUS_FUSED_COMPUTE_ONLY);
+      run.enqueue();
+      run.download();
       run.check();
     }
   });

@@ -109,7 +109,17 @@ double device_plan::measure_collective_us(std::byte* full_matrix) {
   }
 }
 
+// Collective. Errors: all ranks throw error (CONFIG) if an option of a rank is invalid.
+void device_plan::check_options() {
+  const auto refusal = capture_error([&] {
+    for (const char* key : {"link_gbs", "chunk_us", "pipeline_us"}) read_number_option(*m_owner, key, 1);
+  });
+  agree(m_owner->control(), no_value{}, refusal, "fused_plan_create: the configuration is invalid",
+        ISTHMUS_ERROR_CONFIG);
+}
+
 cost_model device_plan::measure() {
+  check_options();
   const auto pad = [](std::uint64_t bytes) { return (bytes + 255) / 256 * 256; };
   const std::uint64_t a_bytes =
                           pad(m_problem.description.m * m_problem.description.lda * m_problem.input_bytes()),

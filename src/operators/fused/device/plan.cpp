@@ -17,8 +17,9 @@ namespace isthmus::fused {
 namespace {
 
 constexpr int max_reads = 10;
-// How long runs are released at each check, and when the communicator is aborted; and how long no run must be running.
-constexpr double release_limit_s = 0.02, abort_limit_s = 0.5, idle_time_s = 0.005;
+constexpr double release_limit_s = 0.02;   // of one check
+constexpr double observation_limit_s = 2;  // of a run that may be one of many launches of a graph
+constexpr std::chrono::microseconds release_interval{100};
 
 // Flags of different writers do not share cache lines.
 signal_channel::layout layout_for(int size) { return {1, static_cast<std::size_t>(size), 32}; }
@@ -64,7 +65,10 @@ std::vector<std::uint32_t> shared_memory::read_arrived() {
   const std::lock_guard lock(m_monitor_mutex);
   std::vector<std::uint32_t> counts;
   bool is_read = false;
-  for (int attempt = 0; attempt < max_reads && !is_read; ++attempt) is_read = m_monitor.read();
+  for (int attempt = 0; attempt < max_reads && !is_read; ++attempt) {
+    is_read = m_monitor.read();
+    if (!is_read) m_monitor.add_stream();
+  }
   if (is_read)
     for (int source = 0; source < m_size; ++source) counts.push_back(m_monitor.ready(0, source));
   return counts;
@@ -93,6 +97,7 @@ void device_plan::finish_setup(std::uint64_t buffer_bytes, push_peers peers) {
   const bool can_pipeline = m_problem.size > 1 && m_problem.moved_bytes() > 0 && m_owner->ranks().nodes == 1 &&
                             m_problem.description.mode != ISTHMUS_FUSED_SEQUENTIAL;
   if (can_pipeline) {
+    m_progress = owned_pinned(m_driver, sizeof(std::uint32_t));
     m_shared.emplace(*m_owner, m_driver, buffer_bytes);
     m_costs = measure();
   } else {
@@ -111,7 +116,6 @@ void device_plan::finish_setup(std::uint64_t buffer_bytes, push_peers peers) {
   if (m_problem.is_traced())
     for (std::size_t index = 0; index < m_schedule.groups.size(); ++index)
       m_times.push_back({timed_event(), timed_event(), timed_event(), timed_event(), {}});
-  m_progress = owned_pinned(m_driver, sizeof(std::uint32_t));
   start_watch();
 }
 
@@ -123,12 +127,18 @@ void device_plan::start_watch() {
   options.operation = [this]() -> watched_operation { return {current_run(), {}}; };
   options.has_slow_actions = true;
   options.on_stuck = [this](std::uint64_t number) {
-    if (is_still_stuck(static_cast<std::uint32_t>(number))) report_timeout();
+    if (std::chrono::duration<double>(wait_clock::now() - m_last_change).count() < m_owner->timeout_s())
+      return true;
+    if (is_still_stuck(static_cast<std::uint32_t>(number)))
+      report_timeout();
+    else
+      m_last_change = wait_clock::now();
     return true;
   };
   options.aborted = [this] { return m_owner->is_aborted(); };
   options.on_abort = [this] {
-    release_runs(release_limit_s);
+    const auto end = deadline_after(release_limit_s);
+    while (release_stuck_run() && wait_clock::now() < end) sleep_briefly(release_interval);
     return false;  // the stream may contain more runs
   };
   options.on_error = [this](const char* reason) {
@@ -137,18 +147,19 @@ void device_plan::start_watch() {
                        .info());
   };
   m_watch.emplace(std::move(options));
-  m_owner->add_abort_action(this, [this] { release_runs(abort_limit_s); });
+  m_owner->add_abort_action(this, [this] { return release_stuck_run(); });
 }
 
 std::uint32_t device_plan::current_run() const {
+  if (m_progress == nullptr) return 0;
   return std::atomic_ref<std::uint32_t>(*progress_word()).load(std::memory_order_acquire);
 }
 
 // Launches of a graph repeat the number of a run. Between two of them, the number is zero for some microseconds, which
 // periodic checks can miss.
 bool device_plan::is_still_stuck(std::uint32_t number) const {
-  const auto end = deadline_after(0.2);
-  while (wait_clock::now() < end)
+  const auto end = deadline_after(std::min(m_owner->timeout_s(), observation_limit_s));
+  for (; wait_clock::now() < end; relax_core())
     if (current_run() != number) return false;
   return true;
 }
@@ -181,18 +192,10 @@ void device_plan::report_timeout() {
           .info());
 }
 
-// Releases run after run, until none runs for some milliseconds. Between two runs, none runs for some microseconds.
-void device_plan::release_runs(double limit_s) {
-  const auto end = deadline_after(limit_s);
-  auto idle_end = deadline_after(idle_time_s);
-  while (wait_clock::now() < std::min(end, idle_end)) {
-    if (current_run() == 0) {
-      sleep_briefly(std::chrono::microseconds(20));
-    } else {
-      m_shared->release_all();
-      idle_end = deadline_after(idle_time_s);
-    }
-  }
+bool device_plan::release_stuck_run() {
+  if (current_run() == 0) return false;
+  m_shared->release_all();
+  return true;
 }
 
 device_plan::~device_plan() {
@@ -219,12 +222,15 @@ void device_plan::wait_for_targets() {
   for (const int target : m_peers.targets)
     m_driver.wait_word(m_device, m_shared->room(m_problem.rank, target), 1, m_copy.stream);
   m_driver.record(m_device, m_copy.event, m_copy.stream);
-  const auto is_finished = [&] { return m_driver.is_done(m_copy.event) || m_owner->is_aborted(); };
+  const auto is_finished = [&] {
+    m_owner->failures().poll();
+    return m_driver.is_done(m_copy.event) || m_owner->is_aborted();
+  };
   if (poll_until(is_finished, deadline_after(m_owner->timeout_s()), std::chrono::microseconds(50))) return;
   m_owner->abort(make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-                            fmt::format("fused_plan_destroy: rank {}: peers did not end their last run within "
-                                        "{:.1f} s",
-                                        m_problem.rank, m_owner->timeout_s()),
+                            fmt::format("fused_plan_destroy: rank {}: rank(s) {} did not end their last run "
+                                        "within {:.1f} s",
+                                        m_problem.rank, fmt::join(m_peers.targets, ", "), m_owner->timeout_s()),
                             "check whether a rank is late, hangs or has exited")
                      .info());
 }
@@ -248,6 +254,11 @@ void device_plan::describe(nlohmann::json& info) const {
 void device_plan::run(const isthmus_fused_arguments& arguments) {
   m_owner->check_alive();
   m_is_captured = m_driver.is_capturing(m_device, arguments.stream);
+  if (m_is_captured && m_shared && m_owner->ranks().device.platform != ISTHMUS_PLATFORM_CUDA)
+    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                     "fused_run: stream is being captured into a graph",
+                     "run the plan outside of graphs, or create it with ISTHMUS_FUSED_SEQUENTIAL: on this "
+                     "platform, captures may not include the flags of pipelined plans");
   // The caller may use a different stream than before. Captured runs are ordered by the launches of their graph.
   if (m_has_run && !m_is_captured) m_driver.wait(m_device, arguments.stream, m_finished);
   if (!m_is_captured) m_view = arguments.view;
@@ -272,7 +283,12 @@ void device_plan::begin_run(const isthmus_fused_arguments& arguments) {
   m_driver.record(m_device, m_start, arguments.stream);
   fork(m_copy);
   fork(m_receive);
-  m_driver.write_word(m_device, progress_word(), m_run_number, m_receive.stream);
+  // A launch of a graph does not follow the receive stream of an earlier run, only the caller's stream.
+  std::uint32_t* is_idle = m_shared->room(m_problem.rank, m_problem.rank);
+  m_driver.wait_word(m_device, is_idle, 1, m_receive.stream);
+  const word_step words[] = {{word_action::write, is_idle, 0},
+                             {word_action::write, progress_word(), m_run_number}};
+  m_driver.enqueue_words(m_device, words, m_receive.stream);
 }
 
 void device_plan::end_run(const isthmus_fused_arguments& arguments) {
@@ -286,6 +302,7 @@ void device_plan::end_run(const isthmus_fused_arguments& arguments) {
   words.push_back({word_action::write, progress_word(), 0});
   for (const int source : m_peers.sources)
     words.push_back({word_action::write, m_shared->room(source, m_problem.rank), 1});
+  words.push_back({word_action::write, m_shared->room(m_problem.rank, m_problem.rank), 1});
   m_driver.enqueue_words(m_device, words, m_receive.stream);
   if (m_is_captured) join(m_receive, arguments.stream);  // a capture must join all streams
 }

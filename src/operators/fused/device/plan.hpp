@@ -25,7 +25,8 @@ class shared_memory {
 
   // Returns the flag of `owner` with the number of chunks that `source` has pushed in the current run.
   std::uint32_t* arrived(int owner, int source) const { return m_channel.ready(owner, 0, source); }
-  // Returns the flag of `owner` that is 1 if the buffer of `target` has room for the chunks of a run.
+  // Returns the flag of `owner` that is 1 if the buffer of `target` has room for the chunks of a run. Its own flag is 1 if
+  // no run is executed.
   std::uint32_t* room(int owner, int target) const { return m_channel.acknowledgement(owner, 0, target); }
   std::byte* buffer(int rank) const { return static_cast<std::byte*>(m_buffer->address(rank)); }
 
@@ -58,7 +59,7 @@ class shared_memory {
 //   flag and records an event for each chunk. At the end of a run, it clears its counters and announces room for the next
 //   run. The flags have the same values before and after each run, so a captured run can be replayed between other runs.
 //   The caller's stream has only products and events, because each operation on a flag takes 2 to 3 us (H200).
-// Blocking: the host never waits.
+// Blocking: run() never waits. synchronize() waits for this rank's runs, close() also for the targets of its chunks.
 class device_plan : public plan {
  public:
   ~device_plan() override;
@@ -138,9 +139,11 @@ class device_plan : public plan {
   bool is_still_stuck(std::uint32_t number) const;
   std::vector<int> late_sources();
   void report_timeout();
-  void release_runs(double limit_s);
+  // Releases the run that the receive stream executes. Returns false if there is none.
+  bool release_stuck_run();
   bool is_timed() const { return m_problem.is_traced() && !m_is_captured; }
   cost_model measure();
+  void check_options();
   double measure_product_us(std::uint64_t rows, std::byte* a, std::byte* b, std::byte* c);
   double measure_link(const std::byte* from);
   double measure_collective_us(std::byte* full_matrix);
@@ -165,8 +168,9 @@ class device_plan : public plan {
 
   // Number of the run that the receive stream executes, which it writes; 0: none. A captured run repeats its number.
   owned_pinned m_progress;
-  std::uint32_t m_run_number = 0;  // of the latest run; wraps, and is then never 0
-  std::optional<watch> m_watch;    // declared last, because it uses the other members
+  std::uint32_t m_run_number = 0;              // of the latest run; wraps, and is then never 0
+  watchdog_clock::time_point m_last_change{};  // of the run number, seen by the thread of on_stuck
+  std::optional<watch> m_watch;                // declared last, because it uses the other members
 };
 
 }  // namespace isthmus::fused

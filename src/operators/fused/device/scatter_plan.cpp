@@ -102,11 +102,14 @@ void device_scatter_plan::enqueue_group(std::size_t index, const isthmus_fused_a
 
 void device_scatter_plan::multiply_group(std::size_t index, const isthmus_fused_arguments& arguments) {
   const row_group& group = m_schedule.groups[index];
-  std::byte* partial_sums = sums(m_problem.rank, step_of(index), group);
+  // Peers push the sums of later steps. A run that only computes must not change them.
+  const bool is_compute_only = arguments.view == ISTHMUS_FUSED_COMPUTE_ONLY;
+  const std::byte* received_sums = sums(m_problem.rank, step_of(index), group);
+  std::byte* partial_sums = sums(m_problem.rank, is_compute_only ? 0 : step_of(index), group);
   std::byte* c = static_cast<std::byte*>(arguments.c) + group.begin * row_bytes();
   record_time(&group_times::product_begin, index, arguments.stream);
   multiply(static_cast<std::uint64_t>(group.source) * m_problem.shard_rows + group.begin, group.rows,
-           step_of(index) > 0 ? partial_sums : nullptr, is_last_step(index) ? c : partial_sums,
+           step_of(index) > 0 ? received_sums : nullptr, is_last_step(index) ? c : partial_sums,
            is_last_step(index) ? arguments.bias : nullptr, arguments);
   record_time(&group_times::product_end, index, arguments.stream);
 }
