@@ -68,6 +68,20 @@ REGRET_COLLECTIVES = "allreduce,allgather,reduce_scatter,alltoall,broadcast"
 REGRET_SIZES = "8,16,32,64," + ",".join(f"{1 << k},{3 << k - 1}" for k in range(7, 26)) + ",64M"
 NODES_BENCH = "{bin}/hierarchical_bench --platforms cuda,cuda --ordinals 0,1 --nodes a,b --sizes 4K,64K,1M,16M"
 
+
+def fused_bench(name: str, file: str, options: str, limit_s: int) -> Step:
+    """Measures fused products against two variants of torch, into {out}/<file>.json."""
+    return Step(
+        name,
+        f"{{python}} bench/gpu/fused_bench.py --out {{out}}/{file}.json {options}",
+        limit_s,
+        gpus=2,
+        needs=("torch",),
+        records=f"{{out}}/{file}.json",
+        env={"PYTHONPATH": "{pythonpath}"},
+    )
+
+
 TOPICS = (
     Topic(
         "collectives",
@@ -437,34 +451,19 @@ TOPICS = (
         ("gpu_fused_test", "isthmus_python"),
         (
             Step("fused products against float64, ranks in threads", "{bin}/gpu_fused_test", 30, gpus=2),
-            Step(
+            fused_bench(
                 "allgather + GEMM against the two variants of torch",
-                "{python} bench/gpu/fused_bench.py --out {out}/fused.json --trace {out}/fused-trace.json"
-                " --plans {out}/fused-plans.json --limit 55",
+                "fused",
+                "--trace {out}/fused-trace.json --plans {out}/fused-plans.json --limit 55",
                 80,
-                gpus=2,
-                needs=("torch",),
-                records="{out}/fused.json",
-                env={"PYTHONPATH": "{pythonpath}"},
             ),
-            Step(
-                "the same in graphs",
-                "{python} bench/gpu/fused_bench.py --graphs --out {out}/fused_graph.json --limit 55",
-                80,
-                gpus=2,
-                needs=("torch",),
-                records="{out}/fused_graph.json",
-                env={"PYTHONPATH": "{pythonpath}"},
-            ),
-            Step(
+            fused_bench("the same in graphs", "fused_graph", "--graphs --limit 55", 80),
+            fused_bench(
                 "GEMM + reduce_scatter against the two variants of torch",
-                "{python} bench/gpu/fused_bench.py --kind gemm_reduce_scatter --out {out}/fused_scatter.json"
+                "fused_scatter",
+                "--kind gemm_reduce_scatter"
                 " --shapes 2048x4096x4096,4096x4096x4096,8192x4096x4096,8192x8192x8192 --limit 24",
                 40,
-                gpus=2,
-                needs=("torch",),
-                records="{out}/fused_scatter.json",
-                env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
                 "fused products, ranks in processes",

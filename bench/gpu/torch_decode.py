@@ -248,7 +248,7 @@ def records_of(
     """The records of a point. The samples of both jobs are in the same order."""
     model, batch, mode, sums = point
     nccl, preload = (samples[name] for name in VARIANTS)
-    gains = [100 * (there / here - 1) for there, here in zip(nccl, preload, strict=True)]
+    gains = [100 * (without_us / with_us - 1) for without_us, with_us in zip(nccl, preload, strict=True)]
     common = {
         "collective": "allreduce",
         "dtype": "bfloat16",
@@ -274,11 +274,11 @@ def largest_difference(points: dict[str, list[dict[str, Any]]]) -> float:
     """Returns the largest difference of an output; raises if the order of summation cannot explain it."""
     largest = 0.0
     for reference, actual in zip(points["nccl"], points["nccl_preload"], strict=True):
-        found = difference(actual["output"], reference["output"])
-        if not found <= (0.02 if reference["sums"] == "all" else 0):
+        error = difference(actual["output"], reference["output"])
+        if not error <= (0.02 if reference["sums"] == "all" else 0):
             point = {key: reference[key] for key in ("model", "batch", "mode", "sums")}
-            raise RuntimeError(f"outputs of {point} differ by {found}")
-        largest = max(largest, found)
+            raise RuntimeError(f"outputs of {point} differ by {error}")
+        largest = max(largest, error)
     return largest
 
 

@@ -122,12 +122,9 @@ TEST_P(shm_refused_copies, messages) {
 
 std::vector<refusal_case> all_cases() {
   std::vector<refusal_case> cases;
-  bool is_large = false;  // several ranks of a process, every other reason
-  for (const auto reason : copy_refusals) {
-    cases.push_back({reason, 3, 3});
-    cases.push_back({reason, is_large ? 5 : 2, 2});
-    is_large = !is_large;
-  }
+  for (const auto reason : copy_refusals)
+    for (const auto& [ranks, processes] : {std::pair{3, 3}, {5, 2}})
+      cases.push_back({reason, ranks, processes});
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(, shm_refused_copies, testing::ValuesIn(all_cases()), case_name);

@@ -77,7 +77,7 @@ void device_gather_plan::enqueue_sequential(const isthmus_fused_arguments& argum
 }
 
 // Even if streams share a hardware queue, everything that a command waits for is enqueued before it on the rank that
-// provides it: first the announcement of room, then the pushes, then the work on rows of peers.
+// provides it: the previous run has announced room, and the pushes come before the work on rows of peers.
 void device_gather_plan::enqueue_pipelined(const isthmus_fused_arguments& arguments) {
   const bool is_communicating = arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY;
   if (is_communicating) {

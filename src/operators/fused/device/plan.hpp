@@ -54,8 +54,7 @@ class shared_memory {
 // Base class of device plans. It owns the streams and events, the flags that synchronize the ranks, the matrix
 // product with its measured costs, and the watch that supervises runs.
 //
-// Protocol: A rank waits until its targets have room, and takes the room by clearing its flags. Copy engines push chunks
-//   on the copy stream, and the sender counts them in a flag of the receiver. The receiver's receive stream waits for this
+// Protocol: A rank waits until its targets have room, and clears their flags. Copy engines push chunks on the copy stream, and the sender counts them in a flag of the receiver. The receiver's receive stream waits for this
 //   flag and records an event for each chunk. At the end of a run, it clears its counters and announces room for the next
 //   run. The flags have the same values before and after each run, so a captured run can be replayed between other runs.
 //   The caller's stream has only products and events, because each operation on a flag takes 2 to 3 us (H200).
@@ -94,7 +93,7 @@ class device_plan : public plan {
   // it, and the copy stream is joined after it. In a run that communicates, arguments.stream must wait for all chunks.
   virtual void enqueue_pipelined(const isthmus_fused_arguments& arguments) = 0;
 
-  // Makes the copy stream wait until all targets have room. The next push_chunk takes the room.
+  // Makes the copy stream wait until all targets have room. The next push_chunk clears their flags.
   void wait_for_room();
   // Copies chunk number `chunk` of this run, counted from 1, to the buffer of `target`, on the copy stream. `group`: index
   // of the group whose times in the trace include this copy.
