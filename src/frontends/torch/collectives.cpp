@@ -86,8 +86,11 @@ bool process_group::try_matmul_allreduce(const at::Tensor& input, const at::Tens
   TORCH_CHECK(current_batch() == nullptr, "matmul_allreduce: process group ", m_settings.name,
               " is coalescing calls; call it before or after them");
   if (input.is_cpu() || input.size(0) > ISTHMUS_PRODUCT_MAX_ROWS || output.numel() == 0) return false;
-  std::optional<collective_task> task = tasks::matmul_allreduce(input, weight, output);
-  if (!task || !executor_for(input.device())->endpoint()->is_supported(task->operations.front())) return false;
+  std::optional<collective_task> task =
+      tasks::matmul_allreduce(input, weight, output, [&](const owned_operation& each) {
+        return executor_for(input.device())->endpoint()->is_supported(each);
+      });
+  if (!task) return false;
   submit(input.device(), {.is_asynchronous = false}, [&] { return std::move(*task); })->wait();
   return true;
 }

@@ -356,19 +356,19 @@ collective_task allreduce_rmsnorm(const rmsnorm_tensors& tensors, double eps, bo
   return task;
 }
 
-std::optional<collective_task> matmul_allreduce(const at::Tensor& input, const at::Tensor& weight,
-                                                const at::Tensor& output) {
+std::optional<collective_task> matmul_allreduce(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& output,
+    const std::function<bool(const owned_operation&)>& is_supported) {
   const auto type = matching_datatype(input.scalar_type());
   if (type != ISTHMUS_FLOAT16 && type != ISTHMUS_BFLOAT16) return std::nullopt;
   const bool has_rows = weight.stride(1) == 1 && weight.stride(0) >= weight.size(1);
-  const at::Tensor a = input.contiguous(), b = has_rows ? weight : weight.contiguous();
   isthmus_product product{};
-  product.rows = static_cast<std::uint64_t>(a.size(0));
-  product.columns = static_cast<std::uint64_t>(b.size(0));
-  product.inner = product.lda = static_cast<std::uint64_t>(a.size(1));
-  product.ldb = static_cast<std::uint64_t>(has_rows ? b.stride(0) : b.size(1));
-  product.a = a.const_data_ptr();
-  product.b = b.const_data_ptr();
+  product.rows = static_cast<std::uint64_t>(input.size(0));
+  product.columns = static_cast<std::uint64_t>(weight.size(0));
+  product.inner = product.lda = static_cast<std::uint64_t>(input.size(1));
+  product.ldb = static_cast<std::uint64_t>(has_rows ? weight.stride(0) : weight.size(1));
+  product.a = input.const_data_ptr();
+  product.b = weight.const_data_ptr();
   product.alpha = 1;
   owned_operation each;
   each.operation.collective = ISTHMUS_ALLREDUCE;
@@ -377,11 +377,10 @@ std::optional<collective_task> matmul_allreduce(const at::Tensor& input, const a
   each.operation.count = elements(output);
   each.operation.send_buf = each.operation.recv_buf = output.data_ptr();
   each.product = product;
-  collective_task task;
-  task.kind = OpType::ALLREDUCE;
-  task.title = "isthmus:matmul_allreduce";
-  task.inputs = {a, b};
-  task.outputs = {output};
+  if (!is_supported(each)) return std::nullopt;  // before memory for copies is allocated
+  collective_task task = make_task(OpType::ALLREDUCE, "isthmus:matmul_allreduce", {input, weight}, {output});
+  each.product->a = input_buffer(task, input);
+  if (!has_rows) each.product->b = input_buffer(task, weight);
   task.operations.push_back(std::move(each));
   return task;
 }

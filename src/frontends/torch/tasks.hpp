@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Types.hpp>
@@ -156,9 +157,10 @@ struct rmsnorm_tensors {
 };
 collective_task allreduce_rmsnorm(const rmsnorm_tensors& tensors, double eps, bool round_before_weight);
 // An allreduce into a contiguous `output` of the products of a matrix and a transposed weight. Empty if the types of the
-// tensors do not allow it.
-std::optional<collective_task> matmul_allreduce(const at::Tensor& input, const at::Tensor& weight,
-                                                const at::Tensor& output);
+// tensors do not allow it, or if is_supported() rejects the operation.
+std::optional<collective_task> matmul_allreduce(
+    const at::Tensor& input, const at::Tensor& weight, const at::Tensor& output,
+    const std::function<bool(const owned_operation&)>& is_supported);
 collective_task reduce(const rank_position& self, const at::Tensor& data, int root,
                        const scaled_reduction& reduction);
 // Outputs may have different sizes if all ranks pass the same sizes.
