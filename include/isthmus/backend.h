@@ -44,7 +44,7 @@ extern "C" {
 #define ISTHMUS_BACKEND_MAGIC 0x49534d42u  // "ISMB"
 // Every change of the structs below raises ISTHMUS_BACKEND_ABI. The runtime loads a plug-in only if the abi_version
 // and the struct_bytes of its isthmus_backend are equal to its own.
-#define ISTHMUS_BACKEND_ABI 6u
+#define ISTHMUS_BACKEND_ABI 7u
 #define ISTHMUS_BACKEND_SYMBOL \
   "isthmus_backend_v1"  // the same in every ABI, so that old plug-ins are recognized
 
@@ -176,6 +176,8 @@ typedef struct isthmus_backend_context {
   // 1 if only built-in rules name the backend. create may then return UNSUPPORTED if the backend would work but
   // has no benefit. The value is equal on all ranks.
   int is_chosen_by_default;
+  // isthmus_communicator_options.collectives: the backend gets no other collectives. 0: any.
+  uint32_t collectives;
   // Like fail, but also records the ranks that caused the failure: exited or unresponsive (the first 16 only).
   // A composite backend passes the result of isthmus_last_error_ranks() for a subcommunicator.
   isthmus_status (*fail_with_ranks)(void* runtime, const int* ranks, size_t n, isthmus_status status,

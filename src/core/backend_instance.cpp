@@ -73,6 +73,7 @@ backend_instance::backend_instance(communicator& owner, backend_entry entry, std
   m_context.pid_of = ranks.pid_of.data();
   m_context.device = ranks.device;
   m_context.timeout_s = owner.timeout_s();
+  m_context.collectives = owner.collectives();
   m_context.mpi = owner.control().mpi_table();
   m_context.mpi_comm = owner.control().mpi_comm();
   m_context.allgather = on_allgather;

@@ -146,6 +146,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   bootstrap& control() { return *m_control; }
   symmetric_heap& heap() { return m_heap; }
   double timeout_s() const { return m_setup.timeout_s; }
+  std::uint32_t collectives() const { return m_setup.collectives; }
   const char* option(const std::string& key) const;  // NULL if not configured
   recorder::flight_recorder& own_recorder() { return m_recorder; }
 

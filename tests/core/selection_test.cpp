@@ -423,6 +423,11 @@ TEST(collectives_of_a_communicator, others_create_no_backend_and_fail) {
   });
   EXPECT_EQ(buffer[1], 1);
   for (auto& entry : communicators) isthmus_communicator_destroy(entry);
+
+  options[0].collectives = options[1].collectives = messages | 1u << ISTHMUS_ALLREDUCE;
+  ASSERT_EQ(create_pair(options, communicators), std::vector(2, ISTHMUS_SUCCESS)) << test::last_error().message;
+  EXPECT_EQ(standin::context_of(1)->collectives, options[1].collectives);
+  for (auto& entry : communicators) isthmus_communicator_destroy(entry);
 }
 
 TEST(collectives_of_a_communicator, must_be_equal_on_all_ranks) {
@@ -455,6 +460,7 @@ TEST(backend_context, provides_options_logs_and_heap) {
   EXPECT_EQ(context->struct_bytes, sizeof *context);
   EXPECT_EQ(context->node_rank, 1);
   EXPECT_EQ(context->timeout_s, 10);
+  EXPECT_EQ(context->collectives, 0u);
   EXPECT_EQ(context->device.platform, ISTHMUS_PLATFORM_HOST);
   EXPECT_EQ(context->device.ordinal, 0);
   EXPECT_EQ(context->mpi, nullptr);

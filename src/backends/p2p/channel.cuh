@@ -29,28 +29,28 @@ struct lane_view {
   }
   // The counters of this rank, and those of the peer for the same lane.
   __device__ lane_counters* own_counters(ring kind) const {
-    return reinterpret_cast<lane_counters*>(args.scratch[0] + counters_offset(args.size)) +
-           index(peer) * ring_count + kind;
+    return reinterpret_cast<lane_counters*>(args.scratch[0] + counters_offset) + index(peer) * ring_count +
+           kind;
   }
   __device__ lane_counters* peer_counters(ring kind) const {
-    return reinterpret_cast<lane_counters*>(args.scratch[peer] + counters_offset(args.size)) +
+    return reinterpret_cast<lane_counters*>(args.scratch[peer] + counters_offset) +
            index(args.size - peer) * ring_count + kind;
   }
   // The entry of step `step` in the ring of packets from the peer (incoming) and to the peer (outgoing).
   __device__ const uint4* incoming_packets(std::uint32_t step) const {
-    return reinterpret_cast<const uint4*>(args.scratch[0] + packets_offset(args.size)) +
+    return reinterpret_cast<const uint4*>(args.scratch[0] + packets_offset) +
            (index(peer) * packet_depth + step % packet_depth) * packet_vectors;
   }
   __device__ uint4* outgoing_packets(std::uint32_t step) const {
-    return reinterpret_cast<uint4*>(args.scratch[peer] + packets_offset(args.size)) +
+    return reinterpret_cast<uint4*>(args.scratch[peer] + packets_offset) +
            (index(args.size - peer) * packet_depth + step % packet_depth) * packet_vectors;
   }
   __device__ const uint4* incoming_chunk(std::uint32_t step) const {
-    return reinterpret_cast<const uint4*>(args.scratch[0] + chunks_offset(args.size)) +
+    return reinterpret_cast<const uint4*>(args.scratch[0] + chunks_offset) +
            (index(peer) * chunk_depth + step % chunk_depth) * chunk_vectors;
   }
   __device__ uint4* outgoing_chunk(std::uint32_t step) const {
-    return reinterpret_cast<uint4*>(args.scratch[peer] + chunks_offset(args.size)) +
+    return reinterpret_cast<uint4*>(args.scratch[peer] + chunks_offset) +
            (index(args.size - peer) * chunk_depth + step % chunk_depth) * chunk_vectors;
   }
   __device__ lane_counters load_counters(ring kind) const {

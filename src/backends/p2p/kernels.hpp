@@ -39,9 +39,11 @@ constexpr int chunk_batch = 4;  // 16-byte vectors of a thread in the largest ch
 constexpr int chunk_depth = 4;  // chunks in the ring of chunks
 constexpr int chunk_vectors = lane_threads * chunk_batch;
 
-// Lanes between two of `size` ranks. All thread blocks of a launch that wait for peers must be resident: at most 128, two of
-// which fit on a multiprocessor.
-constexpr int max_lanes(int size) { return std::max(1, 128 / std::max(1, size - 1)); }
+// Lanes between two of `size` ranks. All thread blocks of a launch that wait for peers must be resident: at most
+// total_lanes, two of which fit on a multiprocessor.
+constexpr int total_lanes = 128;
+constexpr int max_lanes(int size) { return total_lanes / std::max(1, size - 1); }
+static_assert(max_lanes(max_ranks) > 0);
 
 enum class element_type { float32, float16, bfloat16 };
 // Returns nothing if the kernels do not reduce the datatype.
@@ -93,27 +95,25 @@ enum ring : int { packet_ring, chunk_ring, ring_count };
 
 // Layout:
 //   header
-//   inbox [slot][depth][2 * size][slot_vectors]; the first `size` rows receive inputs, the others results
 //   counters [size - 1][lane][ring_count]
 //   packets [size - 1][lane][packet_depth][packet_vectors]
 //   chunks [size - 1][lane][chunk_depth][chunk_vectors]
-// Row i of the last three belongs to the (i + 1)-th rank after the owner, cyclically.
-constexpr std::size_t inbox_offset = 16384;
-static_assert(sizeof(scratch_header) <= inbox_offset);
+//   inbox [slot][depth][2 * size][slot_vectors]; the first `size` rows receive inputs, the others results
+// Row i of counters, packets and chunks belongs to the (i + 1)-th rank after the owner, cyclically.
+// The inbox is last because it is missing if the communicator accepts none of inbox_collectives.
+constexpr std::size_t counters_offset = 16384;
+static_assert(sizeof(scratch_header) <= counters_offset);
+constexpr std::size_t packets_offset = counters_offset + total_lanes * ring_count * sizeof(lane_counters);
+constexpr std::size_t chunks_offset =
+    packets_offset + std::size_t(total_lanes) * packet_depth * packet_vectors * 16;
+constexpr std::size_t inbox_offset =
+    chunks_offset + std::size_t(total_lanes) * chunk_depth * chunk_vectors * 16;
 constexpr std::size_t inbox_bytes(int size) {
   return std::size_t(max_slots) * depth * 2 * size * slot_vectors * 16;
 }
-constexpr std::size_t total_lanes(int size) { return std::size_t(size - 1) * max_lanes(size); }
-constexpr std::size_t counters_offset(int size) { return inbox_offset + inbox_bytes(size); }
-constexpr std::size_t packets_offset(int size) {
-  return counters_offset(size) + total_lanes(size) * ring_count * sizeof(lane_counters);
-}
-constexpr std::size_t chunks_offset(int size) {
-  return packets_offset(size) + total_lanes(size) * packet_depth * packet_vectors * 16;
-}
-constexpr std::size_t scratch_bytes(int size) {
-  return chunks_offset(size) + total_lanes(size) * chunk_depth * chunk_vectors * 16;
-}
+// The collectives whose kernels use inboxes, as in isthmus_communicator_options.collectives.
+constexpr std::uint32_t inbox_collectives =
+    1u << ISTHMUS_ALLREDUCE | 1u << ISTHMUS_REDUCE_SCATTER | 1u << ISTHMUS_REDUCE;
 
 // Words in pinned host memory: the host requests an abort, and kernels report a timeout.
 struct host_flags {

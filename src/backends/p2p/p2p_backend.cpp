@@ -80,8 +80,8 @@ struct p2p_state {
 // The float sums for which allreduce.cu has kernels. one_shot of reduce uses the channels: only the root waits.
 bool uses_float_kernels(const isthmus_operation& operation, const named_algorithm& algorithm) {
   const bool is_collective =
-      operation.collective == ISTHMUS_ALLREDUCE || operation.collective == ISTHMUS_REDUCE_SCATTER ||
-      (operation.collective == ISTHMUS_REDUCE && algorithm.value == reduction_algorithm::two_shot);
+      (inbox_collectives >> operation.collective & 1) != 0 &&
+      (operation.collective != ISTHMUS_REDUCE || algorithm.value == reduction_algorithm::two_shot);
   return is_collective && element_of(operation.datatype) &&
          (operation.op == ISTHMUS_SUM || operation.op == ISTHMUS_AVG);
 }

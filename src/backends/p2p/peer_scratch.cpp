@@ -39,6 +39,8 @@ void refuse(refusal& own_vote, const char* action, gpu_error code) {
 }  // namespace
 
 peer_scratch::peer_scratch(const isthmus_backend_context& context) : m_size(context.size) {
+  if (context.collectives == 0 || (context.collectives & inbox_collectives) != 0)
+    m_inbox_bytes = inbox_bytes(m_size);
   vote<scratch_address> own_vote;
   prepare(context, own_vote);
   votes<scratch_address> all;
@@ -87,7 +89,7 @@ void peer_scratch::prepare(const isthmus_backend_context& context, vote<scratch_
   const device_guard guard(context.device.ordinal);
   if (guard.code() != gpu_success) return refuse(own_vote, "no such device", guard.code());
   m_device = context.device.ordinal;
-  const gpu_error code = gpu_malloc(reinterpret_cast<void**>(&m_own_scratch), scratch_bytes(m_size));
+  const gpu_error code = gpu_malloc(reinterpret_cast<void**>(&m_own_scratch), scratch_bytes());
   if (code != gpu_success) return refuse(own_vote, "no device memory for the scratch", code);
   if (const gpu_error fill_code = fill_scratch(); fill_code != gpu_success)
     return refuse(own_vote, "preparing the scratch", fill_code);
@@ -102,10 +104,10 @@ void peer_scratch::prepare(const isthmus_backend_context& context, vote<scratch_
 
 // Initializes the scratch and the host's flags, and loads the kernels. The device must be current.
 gpu_error peer_scratch::fill_scratch() {
-  const std::size_t bytes = scratch_bytes(m_size);
   // The inbox starts as "not yet arrived", everything else at zero.
-  gpu_error code = gpu_memset(m_own_scratch, 0, bytes);
-  if (code == gpu_success) code = gpu_memset(m_own_scratch + inbox_offset, 0xff, inbox_bytes(m_size));
+  gpu_error code = gpu_memset(m_own_scratch, 0, inbox_offset);
+  if (code == gpu_success && m_inbox_bytes != 0)
+    code = gpu_memset(m_own_scratch + inbox_offset, 0xff, m_inbox_bytes);
   if (code == gpu_success) code = gpu_host_alloc(reinterpret_cast<void**>(&m_flags), sizeof(host_flags));
   if (code == gpu_success) code = load_reduction_kernels(m_size);
   if (code == gpu_success) code = load_rmsnorm_kernels(m_size);
@@ -160,7 +162,7 @@ void peer_scratch::map(const isthmus_backend_context& context, const votes<scrat
 
 std::size_t peer_scratch::abandon_scratch() {
   m_own_scratch = nullptr;
-  return scratch_bytes(m_size);
+  return scratch_bytes();
 }
 
 peer_scratch::~peer_scratch() {

@@ -44,6 +44,7 @@ class peer_scratch {
   struct scratch_address;
   void prepare(const isthmus_backend_context& context, vote<scratch_address>& own_vote);
   gpu_error fill_scratch();
+  std::size_t scratch_bytes() const { return inbox_offset + m_inbox_bytes; }
   void map(const isthmus_backend_context& context, const votes<scratch_address>& all, refusal& own_vote);
   template <typename Value>
   bool agree(const isthmus_backend_context& context, const vote<Value>& own_vote, votes<Value>& all);
@@ -51,6 +52,7 @@ class peer_scratch {
   int m_device = -1;
   bool m_may_share_device = false;  // with ranks of other processes
   int m_size = 0;
+  std::size_t m_inbox_bytes = 0;  // 0: no inbox
   std::uint64_t m_packet_bytes = 0;
   int m_message_lanes = 0;
   int m_multiprocessors = 0;

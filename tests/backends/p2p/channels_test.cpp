@@ -114,19 +114,18 @@ void run_together(machine& all, const std::vector<test_case>& tests, const lane_
   }
 }
 
-// The rings of the lanes fill the scratch memory of a rank without gaps.
+// The scratch memory of a rank has entries for all lanes.
 TEST(scratch_layout, has_memory_for_all_rows) {
   using namespace isthmus::p2p;
-  EXPECT_GE(inbox_offset, sizeof(scratch_header));
+  EXPECT_GE(counters_offset, sizeof(scratch_header));
+  EXPECT_EQ(packets_offset % 16, 0u);
   for (int size = 1; size <= max_ranks; ++size) {
     const auto ranks = static_cast<std::size_t>(size);
     const std::size_t lanes = (ranks - 1) * static_cast<std::size_t>(max_lanes(size));
-    EXPECT_EQ(counters_offset(size),
-              inbox_offset + max_slots * depth * 2 * ranks * 16 * std::size_t{slot_vectors});
-    EXPECT_EQ(packets_offset(size), counters_offset(size) + lanes * 32);
-    EXPECT_EQ(chunks_offset(size), packets_offset(size) + lanes * packet_depth * packet_vectors * 16);
-    EXPECT_EQ(scratch_bytes(size), chunks_offset(size) + lanes * chunk_depth * chunk_vectors * 16);
-    EXPECT_EQ(packets_offset(size) % 16, 0u);
+    EXPECT_LE(counters_offset + lanes * 32, packets_offset);
+    EXPECT_LE(packets_offset + lanes * packet_depth * packet_vectors * 16, chunks_offset);
+    EXPECT_LE(chunks_offset + lanes * chunk_depth * chunk_vectors * 16, inbox_offset);
+    EXPECT_EQ(inbox_bytes(size), max_slots * depth * 2 * ranks * 16 * std::size_t{slot_vectors});
     EXPECT_LE(static_cast<int>(lanes), 132) << "more thread blocks than multiprocessors wait for peers";
   }
 }

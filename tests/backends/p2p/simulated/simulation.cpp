@@ -113,7 +113,7 @@ Value take_any(std::vector<Value>& from) {
 class device {
  public:
   explicit device(int size)
-      : m_bytes(isthmus::p2p::scratch_bytes(size)),
+      : m_bytes(isthmus::p2p::inbox_offset + isthmus::p2p::inbox_bytes(size)),
         m_scratch(static_cast<std::byte*>(std::calloc(m_bytes, 1)), std::free) {}
   std::byte* scratch() { return m_scratch.get(); }
   host_flags& flags() { return m_flags; }
@@ -228,8 +228,8 @@ void machine::clear_inboxes(int slots) const {
 }
 void machine::set_counters(int rank, std::uint32_t steps) const {
   auto* const counters = reinterpret_cast<isthmus::p2p::lane_counters*>(
-      m_devices[static_cast<std::size_t>(rank)]->scratch() + isthmus::p2p::counters_offset(size()));
-  std::fill_n(counters, isthmus::p2p::total_lanes(size()) * isthmus::p2p::ring_count,
+      m_devices[static_cast<std::size_t>(rank)]->scratch() + isthmus::p2p::counters_offset);
+  std::fill_n(counters, isthmus::p2p::total_lanes * isthmus::p2p::ring_count,
               isthmus::p2p::lane_counters{steps, steps, steps, steps});
 }
 host_flags& machine::flags(int rank) const { return m_devices[static_cast<std::size_t>(rank)]->flags(); }
