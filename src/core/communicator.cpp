@@ -43,11 +43,7 @@ communicator::communicator(std::shared_ptr<bootstrap> control, communicator_setu
       m_ranks(exchange_membership(*m_control, {m_setup.device, m_setup.rules_text(), m_setup.failure})),
       m_recorder(m_ranks, m_setup.timeout_s, m_setup.trace),
       m_backends(*this, m_ranks, m_setup),
-      m_failures(*m_control, m_ranks, m_recorder, m_setup.timeout_s,
-                 [this] {
-                   run_abort_actions();
-                   m_backends.abort();
-                 }),
+      m_failures(*m_control, m_ranks, m_recorder, m_setup.timeout_s, [this] { m_backends.abort(); }),
       m_dispatcher(*m_setup.rules, m_ranks, m_heap, m_backends, m_setup.external_backends, m_recorder),
       m_scope{m_ranks.rank, m_ranks.size, m_ranks.device.platform, false, m_setup.collectives},
       m_has_mismatch_check(m_setup.rules->check && m_ranks.size > 1) {}
@@ -239,36 +235,6 @@ void communicator::check_local_ranks(double waited_s) {
   failure.collective = collective;
   m_failures.abort(failure);
   throw error(failure);
-}
-
-void communicator::add_abort_action(const void* owner, std::function<bool()> action) {
-  const std::lock_guard lock(m_abort_actions_mutex);
-  m_abort_actions[owner] = std::move(action);
-}
-
-void communicator::remove_abort_action(const void* owner) {
-  const std::lock_guard lock(m_abort_actions_mutex);
-  m_abort_actions.erase(owner);
-}
-
-void communicator::run_abort_actions() noexcept {
-  constexpr double limit_s = 0.5, idle_time_s = 0.005;
-  const std::lock_guard lock(m_abort_actions_mutex);
-  if (m_abort_actions.empty()) return;
-  const auto end = deadline_after(limit_s);
-  for (auto idle_end = deadline_after(idle_time_s); wait_clock::now() < std::min(end, idle_end);
-       sleep_briefly(std::chrono::microseconds(100)))
-    if (run_abort_actions_once()) idle_end = deadline_after(idle_time_s);
-}
-
-bool communicator::run_abort_actions_once() noexcept {
-  bool has_released = false;
-  for (const auto& [owner, action] : m_abort_actions) try {
-      has_released = action() || has_released;
-    } catch (const std::exception& failure) {
-      log(log_level::debug, "an abort action failed: {}", failure.what());
-    }
-  return has_released;
 }
 
 // The calls start together because the driver may let a thread wait for kernels or locks of other devices, for

@@ -5,10 +5,7 @@
 #include <isthmus/interrupt.h>
 #include <isthmus/isthmus.h>
 
-#include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -108,14 +105,6 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void abort(const failure_info& failure) noexcept { m_failures.abort(failure); }
   bool is_aborted() const noexcept { return m_failures.is_aborted(); }
   failure_state& failures() { return m_failures; }
-  // Registers an action that releases a stream that waits for other ranks, and returns whether there was one. When the
-  // communicator is aborted, the actions run repeatedly until none of them has released anything for 5 ms, for at most
-  // 0.5 s. The backends are aborted afterwards, because a native library may then wait for all work of the device, and block
-  // calls of the driver meanwhile. If the communicator has already been aborted, the action does not run.
-  // Errors: exceptions of an action are logged.
-  // Lifetime: until remove_abort_action(), which waits until the action is not running.
-  void add_abort_action(const void* owner, std::function<bool()> action);
-  void remove_abort_action(const void* owner);
   // Runs the progress function (isthmus/interrupt.h). Blocked calls of this communicator run it periodically.
   // Returns false if no progress function is set.
   bool make_progress() const {
@@ -151,8 +140,6 @@ class communicator : public std::enable_shared_from_this<communicator> {
   recorder::flight_recorder& own_recorder() { return m_recorder; }
 
  private:
-  void run_abort_actions() noexcept;
-  bool run_abort_actions_once() noexcept;
   communicator(std::shared_ptr<bootstrap> control, communicator_setup setup);
   // `parent`: set if a backend of that communicator creates this one for internal use. Failed ranks are
   // reported as ranks of the parent, even after a split.
@@ -182,9 +169,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   recorder::flight_recorder m_recorder;
   symmetric_heap m_heap;
   backend_set m_backends;
-  std::mutex m_abort_actions_mutex;
-  std::map<const void*, std::function<bool()>> m_abort_actions;  // by owner
-  failure_state m_failures;                                      // after the objects that it refers to
+  failure_state m_failures;  // after the objects that it refers to
   dispatcher m_dispatcher;
   validation_scope m_scope{};
   bool m_has_mismatch_check = false;             // `check` is configured and there are peers

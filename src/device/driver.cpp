@@ -63,6 +63,12 @@ void* device_driver::native_context(int) {
                    "pass no context");
 }
 
+void device_driver::register_host(void*, std::uint64_t) {
+  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                   "register_host: this platform cannot pin memory of the program",
+                   "choose a backend that needs no signals in host memory");
+}
+
 void device_driver::enqueue_words(int device, std::span<const word_step>, native_stream) {
   throw make_error(
       ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,

@@ -98,6 +98,10 @@ class device_driver {
   // Pinned host memory, which every device of the platform can access.
   virtual void* allocate_host(std::uint64_t bytes) = 0;
   virtual void free_host(void* pointer) = 0;
+  // Pins host memory of the program, such as shared memory, until the process ends. Afterwards, every device of the
+  // platform can access it at the same address.
+  // Errors: UNSUPPORTED if the devices cannot use this address.
+  virtual void register_host(void* pointer, std::uint64_t bytes);
 
   // Memory that peers can map, zero-filled. `bytes` is rounded up to granularity(device).
   virtual std::uint64_t granularity(int device) = 0;

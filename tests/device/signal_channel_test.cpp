@@ -13,6 +13,9 @@
 #include <vector>
 
 #include "device/completion_events.hpp"
+#include "device/owned.hpp"
+#include "device/signal_memory.hpp"
+#include "failure/watchdog.hpp"
 
 namespace {
 
@@ -20,11 +23,10 @@ using namespace std::chrono_literals;
 using isthmus::device_driver;
 using isthmus::native_stream;
 using isthmus::owned_event;
-using isthmus::owned_memory;
 using isthmus::owned_stream;
+using isthmus::signal_block_address;
 using isthmus::signal_channel;
-using isthmus::signal_monitor;
-using isthmus::stream_priority;
+using isthmus::signal_memory;
 using isthmus::word_action;
 using isthmus::word_step;
 
@@ -39,33 +41,26 @@ device_driver& driver() {
   return *loaded;
 }
 
-// The words of all ranks, on one device, and a monitor of rank 0.
-struct signals : testing::Test {
-  signals() {
-    for (int rank = 0; rank < ranks; ++rank) {
-      const owned_memory& block = blocks.emplace_back(driver(), 0, flag_layout.words() * sizeof(std::uint32_t));
-      driver().fill(0, block, 0, block.bytes(), stream);
-      addresses.push_back(block);
-    }
-    driver().synchronize(0, stream);
-    channel = signal_channel(addresses, flag_layout);
-    monitor.attach(channel, 0);
+// The blocks of the ranks of one communicator, all in this process.
+std::vector<signal_memory> open_blocks(int size, std::uint64_t bytes) {
+  std::vector<signal_memory> memories;
+  std::vector<signal_block_address> addresses;
+  for (int rank = 0; rank < size; ++rank) {
+    memories.emplace_back(driver(), size, bytes);
+    addresses.push_back(memories.back().address());
   }
+  for (signal_memory& memory : memories) memory.open(addresses);
+  return memories;
+}
+
+struct signals : testing::Test {
   void enqueue_words(native_stream target, std::vector<word_step> steps) {
     driver().enqueue_words(0, steps, target);
   }
-  // A monitor waits only some milliseconds, which may be too short on a busy machine.
-  static bool reads(signal_monitor& reader) {
-    for (int attempts = 0; attempts < 1000; ++attempts)
-      if (reader.read()) return true;
-    return false;
-  }
 
   owned_stream stream{driver(), 0}, peer{driver(), 0};
-  std::vector<owned_memory> blocks;
-  std::vector<void*> addresses;
-  signal_channel channel;
-  signal_monitor monitor{driver(), 0, flag_layout.words(), {stream_priority::high, stream_priority::normal}};
+  std::vector<signal_memory> memories = open_blocks(ranks, flag_layout.bytes());
+  signal_channel channel{memories[0].blocks(), flag_layout};
 };
 
 TEST_F(signals, flags_do_not_overlap) {
@@ -87,41 +82,76 @@ TEST_F(signals, flags_do_not_overlap) {
   }
 }
 
-TEST_F(signals, host_reads_flags_of_peers) {
+TEST_F(signals, host_reads_what_streams_write) {
   enqueue_words(stream, {{word_action::write, channel.ready(0, 1, 2), 77},
                          {word_action::write, channel.acknowledgement(0, 0, 1), 5}});
   driver().synchronize(0, stream);
-  ASSERT_TRUE(reads(monitor));
-  EXPECT_EQ(monitor.ready(1, 2), 77u);
-  EXPECT_EQ(monitor.ready(0, 2), 0u);
-  EXPECT_EQ(monitor.acknowledgement(0, 1), 5u);
-  EXPECT_EQ(monitor.aborted_peer(), 0u);
+  EXPECT_EQ(signal_channel::read(channel.ready(0, 1, 2)), 77u);
+  EXPECT_EQ(signal_channel::read(channel.ready(0, 0, 2)), 0u);
+  EXPECT_EQ(signal_channel::read(channel.acknowledgement(0, 0, 1)), 5u);
 }
 
 TEST_F(signals, abort_notifies_all_peers) {
-  monitor.notify_abort();
-  int attempts = 1000;
-  while (!monitor.wait_briefly()) ASSERT_GT(--attempts, 0);
-  for (int rank = 0; rank < ranks; ++rank) {
-    signal_monitor monitor_of_rank(driver(), 0, flag_layout.words(), {stream_priority::high});
-    monitor_of_rank.attach(channel, rank);
-    ASSERT_TRUE(reads(monitor_of_rank));
-    EXPECT_EQ(monitor_of_rank.aborted_peer(), rank == 0 ? 0u : 1u);
-  }
+  channel.notify_abort(0);
+  EXPECT_EQ(channel.aborted_rank(0), std::nullopt);
+  EXPECT_EQ(channel.aborted_rank(1), 0);
+  EXPECT_EQ(channel.aborted_rank(2), 0);
 }
 
-// Rank 0 has read the abort of rank 1. Rank 2 must get the number of rank 1, which is the cause.
+// Rank 0 has received the abort of rank 1. Rank 2 must get the number of rank 1, which is the cause.
 TEST_F(signals, first_abort_is_passed_on) {
-  enqueue_words(stream, {{word_action::write, channel.abort_word(0), 2}});
-  driver().synchronize(0, stream);
-  ASSERT_TRUE(reads(monitor));
-  monitor.notify_abort();
-  int attempts = 1000;
-  while (!monitor.wait_briefly()) ASSERT_GT(--attempts, 0);
-  signal_monitor monitor_of_rank(driver(), 0, flag_layout.words(), {stream_priority::high});
-  monitor_of_rank.attach(channel, 2);
-  ASSERT_TRUE(reads(monitor_of_rank));
-  EXPECT_EQ(monitor_of_rank.aborted_peer(), 2u);
+  signal_channel::write(channel.abort_word(0), 2);
+  channel.notify_abort(0);
+  EXPECT_EQ(channel.aborted_rank(2), 1);
+  EXPECT_EQ(channel.aborted_rank(1), std::nullopt);
+}
+
+// A thread that frees memory waits for all streams of the device, and all calls of the driver wait for this thread.
+TEST_F(signals, host_releases_streams_while_the_driver_is_blocked) {
+  void* const block = driver().allocate(0, 4096);
+  enqueue_words(stream, {{word_action::wait_equal, channel.ready(0, 0, 1), 3}});
+  std::atomic<bool> is_freed{false};
+  std::thread freeing([&] {
+    driver().free(0, block);
+    is_freed = true;
+  });
+  std::this_thread::sleep_for(20ms);
+  EXPECT_FALSE(is_freed);
+  signal_channel::write(channel.ready(0, 0, 1), 3);
+  freeing.join();
+}
+
+TEST(signal_memory, block_is_reused_after_all_ranks_have_released_it) {
+  std::vector<signal_memory> memories = open_blocks(2, 4096);
+  void* const first = memories[0].blocks()[0];
+  *static_cast<std::uint32_t*>(first) = 7;
+  memories.erase(memories.begin());
+  std::vector<signal_memory> others = open_blocks(2, 4096);
+  EXPECT_NE(others[0].blocks()[0], first);
+  EXPECT_NE(others[0].blocks()[1], first);
+  memories.clear();
+  others = open_blocks(2, 4096);
+  std::set<void*> blocks;
+  for (void* block : others[0].blocks()) {
+    blocks.insert(block);
+    EXPECT_EQ(*static_cast<std::uint32_t*>(block), 0u) << "not cleared";
+  }
+  EXPECT_TRUE(blocks.contains(first));
+}
+
+TEST(signal_memory, abandoned_block_is_never_reused) {
+  std::vector<signal_memory> memories = open_blocks(1, 4096);
+  void* const first = memories[0].blocks()[0];
+  memories[0].abandon();
+  memories.clear();
+  for (int attempt = 0; attempt < 3; ++attempt) EXPECT_NE(open_blocks(1, 4096)[0].blocks()[0], first);
+}
+
+TEST(signal_memory, blocks_larger_than_a_segment) {
+  std::vector<signal_memory> memories = open_blocks(2, 1 << 20);
+  auto* const words = static_cast<std::uint32_t*>(memories[0].blocks()[1]);
+  words[(1 << 18) - 1] = 9;
+  EXPECT_EQ(static_cast<std::uint32_t*>(memories[1].blocks()[1])[(1 << 18) - 1], 9u);
 }
 
 // A peer is killed right after the last call was enqueued, within one second of the previous call.
@@ -146,8 +176,7 @@ TEST_F(signals, stream_of_killed_peer_is_released_after_timeout) {
   options.on_stuck = [&](std::uint64_t) { return aborted = true; };
   options.aborted = [&] { return aborted.load(); };
   options.on_abort = [&] {
-    const word_step flag{word_action::write, channel.ready(0, 0, 1), tag};
-    monitor.write({&flag, 1});
+    signal_channel::write(channel.ready(0, 0, 1), tag);
     return true;
   };
   const isthmus::watch watching(std::move(options));

@@ -101,15 +101,17 @@ STANDIN_API int cuPointerGetAttribute(void* value, int attribute, void* pointer)
 STANDIN_API int cuMemAlloc_v2(void** pointer, std::size_t bytes) {
   return call(__func__, [=] { return standin::allocate(pointer, bytes); });
 }
-STANDIN_API int cuMemFree_v2(void* pointer) {
-  return call(__func__, [=] { return standin::release(pointer); });
-}
+STANDIN_API int cuMemFree_v2(void* pointer) { return standin::call_release(__func__, pointer); }
 STANDIN_API int cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {
   return call(__func__, [=] { return standin::allocate_host(pointer, bytes); });
 }
-STANDIN_API int cuMemFreeHost(void* pointer) {
-  return call(__func__, [=] { return standin::release(pointer); });
+STANDIN_API int cuMemHostRegister_v2(void* pointer, std::size_t bytes, unsigned) {
+  return call(__func__, [=] { return device_memory::get().register_host(pointer, bytes); });
 }
+STANDIN_API int cuMemHostGetDevicePointer_v2(void** device_pointer, void* pointer, unsigned) {
+  return *device_pointer = pointer, standin::success;
+}
+STANDIN_API int cuMemFreeHost(void* pointer) { return standin::call_release(__func__, pointer); }
 STANDIN_API int cuIpcGetMemHandle(standin::ipc_handle* handle, void* pointer) {
   return call(__func__, [=] { return standin::ipc_get(handle, pointer); });
 }

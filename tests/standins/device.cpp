@@ -39,6 +39,7 @@ int allocate_host(void** pointer, std::size_t bytes) {
   return device_memory::get().allocate_host(pointer, bytes);
 }
 int release(void* pointer) {
+  const std::lock_guard lock(machine::get().lock_of(machine::current()));
   machine::get().synchronize(machine::current());  // as cudaFree does
   return device_memory::get().free(pointer);
 }

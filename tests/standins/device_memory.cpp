@@ -88,11 +88,20 @@ int device_memory::allocate_host(void** pointer, std::size_t bytes) {
   return success;
 }
 
+int device_memory::register_host(void* pointer, std::size_t bytes) {
+  const std::lock_guard lock(m_mutex);
+  const bool is_new =
+      m_blocks.try_emplace(as_bytes(pointer), block{block_kind::registered, bytes, -1, -1, 0, {}}).second;
+  return is_new ? success : invalid_value;
+}
+
 int device_memory::free(void* pointer) {
   if (pointer == nullptr) return success;
   const std::lock_guard lock(m_mutex);
   const auto entry = m_blocks.find(as_bytes(pointer));
-  if (entry == m_blocks.end() || entry->second.kind == block_kind::mapped) return invalid_value;
+  if (entry == m_blocks.end() || entry->second.kind == block_kind::mapped ||
+      entry->second.kind == block_kind::registered)
+    return invalid_value;
   const block freed = entry->second;
   m_blocks.erase(entry);
   if (freed.kind == block_kind::host) {
@@ -288,7 +297,8 @@ bool device_memory::direct(int device, const void* pointer, std::size_t bytes) {
   const block* const entry = find(pointer, bytes);
   if (entry == nullptr) return false;
   switch (entry->kind) {
-    case block_kind::host: return true;
+    case block_kind::host:
+    case block_kind::registered: return true;
     case block_kind::mapped: return entry->allowed.contains(device);
     case block_kind::imported: return true;
     case block_kind::plain: return entry->device == device || m_enabled.contains({device, entry->device});

@@ -25,6 +25,7 @@ class device_memory {
   // Plain memory, as allocated by cudaMalloc and cudaHostAlloc.
   int allocate(void** pointer, std::size_t bytes, int device);
   int allocate_host(void** pointer, std::size_t bytes);
+  int register_host(void* pointer, std::size_t bytes);  // of the program, until the process ends
   int free(void* pointer);
   int ipc_export(ipc_address* address, void* pointer);
   int ipc_open(void** pointer, const ipc_address& address);
@@ -60,7 +61,7 @@ class device_memory {
   bool has_descriptors() const { return m_descriptors; }
 
  private:
-  enum class block_kind { plain, host, imported, mapped };
+  enum class block_kind { plain, host, registered, imported, mapped };
   struct block {
     block_kind kind;
     std::size_t bytes;

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "device.hpp"
 #include "device_memory.hpp"
 #include "machine.hpp"
 #include "standin.h"
@@ -60,6 +61,13 @@ int pop_device(int* device) {
   machine::current() = contexts().back();
   contexts().pop_back();
   return success;
+}
+
+std::shared_mutex& driver_lock() { return machine::get().lock_of(machine::current()); }
+
+int call_release(const char* function, void* pointer) {
+  const int code = enter_driver(function);
+  return code != 0 ? code : release(pointer);
 }
 
 int memory_info(std::size_t* free, std::size_t* total) {

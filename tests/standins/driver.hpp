@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <shared_mutex>
 #include <vector>
 
 namespace standin {
@@ -11,13 +12,17 @@ struct ipc_handle {
   char bytes[64];
 };
 
-// Records the call. Fails it if a test requested that, else runs it.
+// Records the call. Fails it if a test requested that, else runs it. Waits while another call frees memory.
 int enter_driver(const char* function);
+std::shared_mutex& driver_lock();  // of the current device
 template <typename Body>
 int call(const char* function, Body&& body) {
-  const int code = enter_driver(function);
-  return code != 0 ? code : body();
+  if (const int code = enter_driver(function)) return code;
+  const std::shared_lock lock(driver_lock());
+  return body();
 }
+// As call(), without the lock, which release() takes.
+int call_release(const char* function, void* pointer);
 
 int memory_info(std::size_t* free, std::size_t* total);
 int pointer_attribute(void* value, int attribute, void* pointer);

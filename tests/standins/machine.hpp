@@ -2,6 +2,7 @@
 // Internal to the library.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <shared_mutex>
 #include <thread>
 
 namespace standin {
@@ -151,6 +153,9 @@ class machine {
     }
     for (const auto& each : all) each->synchronize();
   }
+  // As in CUDA's driver, a call that frees memory holds the lock of its device until the streams of the device are
+  // idle, and other calls also need the lock.
+  std::shared_mutex& lock_of(int device) { return m_locks[static_cast<std::size_t>(device) % m_locks.size()]; }
   int bus_of(int device) {
     const std::lock_guard lock(m_mutex);
     const auto entry = m_aliases.find(device);
@@ -162,6 +167,7 @@ class machine {
   }
 
  private:
+  std::array<std::shared_mutex, 16> m_locks;
   std::mutex m_mutex;
   std::map<stream*, std::shared_ptr<stream>> m_streams;
   std::map<int, std::shared_ptr<stream>> m_defaults;

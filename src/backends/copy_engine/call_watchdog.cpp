@@ -5,8 +5,9 @@
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
+
+#include "failure/wait.hpp"
 
 namespace isthmus::copy_engine {
 namespace {
@@ -16,7 +17,8 @@ using seconds = std::chrono::duration<double>;
 
 constexpr auto poll_interval = 20ms;
 constexpr auto release_limit = 10s;
-constexpr auto poll_limit = 20ms;       // duration of one check
+constexpr auto poll_limit = 20ms;  // duration of one check
+constexpr auto release_interval = 50us;
 constexpr auto reason_wait_limit = 1s;  // how long reason() waits for the peers to release their streams
 constexpr auto peer_release_time =
     600ms;  // every live rank checks once within this time and releases its stream
@@ -25,10 +27,7 @@ constexpr auto peer_release_time =
 
 call_watchdog::call_watchdog(const isthmus_backend_context& context, rank_resources& resources,
                              const call_log& log)
-    : m_context(context),
-      m_resources(resources),
-      m_log(log),
-      m_monitor(resources.driver, resources.device, peer_memory::flags.words(), {stream_priority::high}) {}
+    : m_context(context), m_resources(resources), m_log(log) {}
 
 void call_watchdog::fail(call_failure failure) {
   {
@@ -46,7 +45,6 @@ std::optional<call_failure> call_watchdog::reason() const {
 }
 
 void call_watchdog::begin() {
-  m_monitor.attach(m_resources.memory.channel(), m_resources.rank);
   watch_options options;
   options.timeout = seconds(m_context.timeout_s);
   options.interval = poll_interval;
@@ -94,19 +92,17 @@ bool call_watchdog::is_still_stuck(std::uint32_t id) const {
   return true;
 }
 
-bool call_watchdog::are_all_acknowledged() {
-  if (!m_monitor.read()) return false;
+bool call_watchdog::are_all_acknowledged() const {
   for (const transfer_slot slot : all_slots)
     for (int reader = 0; reader < m_resources.size; ++reader)
-      if (m_monitor.acknowledgement(static_cast<std::size_t>(slot), reader) != 0) return false;
+      if (pending(slot, reader) != 0) return false;
   return true;
 }
 
 void call_watchdog::inspect(std::uint32_t id) {
-  if (!m_monitor.read()) return;
-  if (const std::uint32_t peer = m_monitor.aborted_peer(); peer != 0)
+  if (const auto peer = m_resources.memory.channel().aborted_rank(m_resources.rank))
     return fail({ISTHMUS_ERROR_REMOTE,
-                 fmt::format("rank {} aborted while {}{}", peer - 1, describe_call(id), describe_awaited(id)),
+                 fmt::format("rank {} aborted while {}{}", *peer, describe_call(id), describe_awaited(id)),
                  "see the error that rank reports"});
   const std::vector<int> awaited = awaited_ranks(id);
   m_inspected_call = id;
@@ -162,16 +158,14 @@ std::string call_watchdog::describe_call(std::uint32_t id) {
 std::vector<int> call_watchdog::awaited_ranks(std::uint32_t id) {
   const auto record = m_log.find(id);
   std::vector<int> unsignaled_ranks, inactive_ranks;
-  if (!record || !m_monitor.read()) return {};
+  if (!record) return {};
   for (int peer = 0; peer < m_resources.size; ++peer) {
-    std::uint32_t signal = 0, pending = 0;
-    for (const transfer_slot slot : all_slots) {
-      signal |= ready(slot, peer);
-      pending |= m_monitor.acknowledgement(static_cast<std::size_t>(slot), peer);
-    }
-    if (signal != 0) continue;
+    const auto is_set = [&](auto read) {
+      return std::ranges::any_of(all_slots, [&](transfer_slot slot) { return (this->*read)(slot, peer) != 0; });
+    };
+    if (is_set(&call_watchdog::ready)) continue;
     if (record->tags[static_cast<std::size_t>(peer)] != 0) unsignaled_ranks.push_back(peer);
-    if (pending != 0) inactive_ranks.push_back(peer);
+    if (is_set(&call_watchdog::pending)) inactive_ranks.push_back(peer);
   }
   return inactive_ranks.empty() ? unsignaled_ranks : inactive_ranks;
 }
@@ -195,31 +189,27 @@ void call_watchdog::report_timeout(std::uint32_t id) {
 // ---- releasing streams after a failure --------------------------------------------------------------
 
 void call_watchdog::write_release_flags(std::uint32_t id) {
-  std::vector<word_step> writes;
+  const peer_memory& memory = m_resources.memory;
+  const int rank = m_resources.rank;
   if (const auto record = m_log.find(id))
     for (int source = 0; source < m_resources.size; ++source)
       if (const std::uint32_t tag = record->tags[static_cast<std::size_t>(source)]; tag != 0)
         for (const transfer_slot slot : all_slots)
           if (record->is_staged == (slot != transfer_slot::direct))
-            writes.push_back(
-                {word_action::write, m_resources.memory.ready(m_resources.rank, slot, source), tag});
+            signal_channel::write(memory.ready(rank, slot, source), tag);
   for (const transfer_slot slot : all_slots)
     for (int peer = 0; peer < m_resources.size; ++peer)
-      if (peer != m_resources.rank)
-        writes.push_back({word_action::write, m_resources.memory.pending(m_resources.rank, slot, peer), 0});
-  m_monitor.write(writes);
+      if (peer != rank) signal_channel::write(memory.pending(rank, slot, peer), 0);
 }
 
 // Clears the ready flags at the peers, because a late peer would otherwise see this rank's buffers as ready and
 // push into them.
 void call_watchdog::fence_late_ranks() {
-  std::vector<word_step> steps;
   for (int peer = 0; peer < m_resources.size; ++peer)
     if (peer != m_resources.rank)
       for (const transfer_slot slot : all_slots)
-        steps.push_back({word_action::write, m_resources.memory.ready(peer, slot, m_resources.rank), 0});
-  m_monitor.write(steps);
-  m_monitor.notify_abort();
+        signal_channel::write(m_resources.memory.ready(peer, slot, m_resources.rank), 0);
+  m_resources.memory.channel().notify_abort(m_resources.rank);
   m_notification_time = clock::now();
   // The progress word is not sufficient: it is zero between two calls, although the stream then continues with
   // the next call.
@@ -245,7 +235,7 @@ void call_watchdog::release() {
   const auto now = clock::now(), end = now + poll_limit;
   for (std::uint32_t id = current_call(); id != 0 && clock::now() < end; id = current_call()) {
     write_release_flags(id);
-    if (!m_monitor.wait_briefly()) break;
+    sleep_briefly(release_interval);
   }
   if (current_call() == 0) {
     m_release_since.reset();

@@ -1,5 +1,5 @@
 // Watchdog of the copy engine's streams. If a stream waits for a word that no peer will write, only the host
-// can release it.
+// can release it. The watchdog calls no driver, which other threads can block.
 //
 // Detection: The watchdog reads one word of pinned memory, the id of the call that the stream executes. A call
 //   fails if it takes longer than the timeout, if a signal belongs to a different call (mismatch), or if a peer
@@ -59,10 +59,7 @@ class call_watchdog {
   std::optional<call_failure> reason() const;
 
   // Only after end(). Returns true if no peer can still fetch data from this rank.
-  bool are_all_acknowledged();
-  // Returns true if this rank's stream finishes within a short time.
-  bool wait_briefly() { return m_monitor.wait_briefly(); }
-  void abandon_memory() noexcept { m_monitor.abandon_memory(); }
+  bool are_all_acknowledged() const;
 
  private:
   bool check_abort();
@@ -79,13 +76,15 @@ class call_watchdog {
   void release();
   void write_release_flags(std::uint32_t id);
   std::uint32_t ready(transfer_slot slot, int source) const {
-    return m_monitor.ready(static_cast<std::size_t>(slot), source);
+    return signal_channel::read(m_resources.memory.ready(m_resources.rank, slot, source));
+  }
+  std::uint32_t pending(transfer_slot slot, int peer) const {
+    return signal_channel::read(m_resources.memory.pending(m_resources.rank, slot, peer));
   }
 
   const isthmus_backend_context& m_context;
   rank_resources& m_resources;
   const call_log& m_log;
-  signal_monitor m_monitor;
 
   std::uint32_t m_mismatch_candidate = 0;  // call with a mismatch at the previous check
   std::uint32_t m_inspected_call = 0;      // call for which the awaited rank was published

@@ -54,6 +54,7 @@ std::string read_settings(const isthmus_backend_context& context, settings& resu
 
 // Exchanged between the ranks before they share memory. Trivially copyable.
 struct rank_support {
+  signal_block_address signals;
   char bus_id[32];
   char missing_kernels_reason[200];  // why this rank does not support reductions, or ""
 };
@@ -74,7 +75,8 @@ void find_compiler(const isthmus_backend_context& context, device_driver& driver
 
 // Performs the local part of the setup. Returns the problem, or "".
 std::string prepare(const isthmus_backend_context& context, settings& options,
-                    std::unique_ptr<copy_engine_state>& created, rank_support& own_record) {
+                    std::unique_ptr<copy_engine_state>& created, signal_memory& signals,
+                    rank_support& own_record) {
   if (context.device.platform == ISTHMUS_PLATFORM_LEVEL_ZERO)
     return "streams of this platform are SYCL queues, which the core cannot convert to command lists";
   if (context.node_size != context.size) return "the ranks are on several nodes";
@@ -93,6 +95,8 @@ std::string prepare(const isthmus_backend_context& context, settings& options,
     copy_text(own_record.bus_id, sizeof own_record.bus_id, driver->bus_id(context.device.ordinal));
     created = std::make_unique<copy_engine_state>(context, *driver, options);
     find_compiler(context, *driver, *created, own_record);
+    signals = signal_memory(*driver, context.size, copy_engine::peer_memory::flags.bytes());
+    own_record.signals = signals.address();
   } catch (const error& exception) {
     return exception.what();
   }
@@ -121,10 +125,18 @@ std::string describe_shared_device(const isthmus_backend_context& context, const
   return "";
 }
 
-std::string describe_unreachable_peer(const isthmus_backend_context& context,
-                                      const isthmus_heap_block& shared) {
+// Returns the problem, or "".
+std::string open_peers(const isthmus_backend_context& context, const votes<rank_support>& all,
+                       signal_memory& signals, const isthmus_heap_block& staging) {
   for (int rank = 0; rank < context.size; ++rank)
-    if (shared.peers[rank] == nullptr) return fmt::format("the memory of rank {} cannot be mapped", rank);
+    if (staging.peers[rank] == nullptr) return fmt::format("the memory of rank {} cannot be mapped", rank);
+  std::vector<signal_block_address> addresses;
+  for (const vote<rank_support>& each : all) addresses.push_back(each.value.signals);
+  try {
+    signals.open(addresses);
+  } catch (const error& exception) {
+    return fmt::format("the signals of the ranks cannot be mapped: {}", exception.what());
+  }
   return "";
 }
 
@@ -139,25 +151,26 @@ isthmus_status create(const isthmus_backend_context* backend_context, void** sta
   rank_support own_record{};
   settings options;
   std::unique_ptr<copy_engine_state> created;
+  signal_memory signals;
   votes<rank_support> all;
-  const std::string problem = prepare(context, options, created, own_record);
+  const std::string problem = prepare(context, options, created, signals, own_record);
   if (const isthmus_status status = agree_on_support(context, own_record, problem, all)) return status;
   if (const std::string shared = describe_shared_device(context, all, options.can_share_device);
       !shared.empty())
     return fail_unsupported(context, shared);
 
-  isthmus_heap_block shared{};
+  isthmus_heap_block staging{};
   const std::uint64_t bytes =
       copy_engine::peer_memory::bytes_for(context.size == 1 ? 0 : options.staging_bytes);
-  if (context.heap_allocate(context.runtime, bytes, &shared) != ISTHMUS_SUCCESS)
+  if (context.heap_allocate(context.runtime, bytes, &staging) != ISTHMUS_SUCCESS)
     return fail_unsupported(context,
                             fmt::format("cannot allocate a shared block of {} bytes on these devices", bytes));
-  if (const isthmus_status status =
-          agree_on_support(context, own_record, describe_unreachable_peer(context, shared), all)) {
-    context.heap_free(context.runtime, shared.id);
+  const std::string unreachable = open_peers(context, all, signals, staging);
+  if (const isthmus_status status = agree_on_support(context, own_record, unreachable, all)) {
+    context.heap_free(context.runtime, staging.id);
     return status;
   }
-  created->open(shared);
+  created->open(std::move(signals), staging);
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (const char* text = all[rank].value.missing_kernels_reason; *text != '\0')
       created->refuse_reductions(fmt::format("no kernel for reductions: rank {}: {}", rank, text));

@@ -75,8 +75,8 @@ copy_engine_state::copy_engine_state(const isthmus_backend_context& context, dev
   m_version = driver.version();
 }
 
-void copy_engine_state::open(const isthmus_heap_block& shared) {
-  m_resources.memory = peer_memory(shared, m_context.size, m_resources.options.staging_bytes);
+void copy_engine_state::open(signal_memory signals, const isthmus_heap_block& staging) {
+  m_resources.memory = peer_memory(std::move(signals), staging, m_resources.options.staging_bytes);
   m_watchdog.begin();
 }
 
@@ -104,13 +104,13 @@ copy_engine_state::~copy_engine_state() {
              m_watchdog.are_all_acknowledged();
     };
     poll_until(has_ended, deadline, 100us);
-    is_idle_now = m_watchdog.current_call() == 0 && m_watchdog.wait_briefly();
+    is_idle_now = is_idle();
   } catch (const error& exception) {
     m_context.log(m_context.runtime, 1, "destroy: %s", exception.what());
   }
   if (is_idle_now) return;
   m_resources.progress.abandon();
-  m_watchdog.abandon_memory();
+  m_resources.memory.abandon_signals();
 }
 
 const char* copy_engine_state::supports(const isthmus_operation& operation, int algorithm) const {

@@ -38,7 +38,7 @@ class copy_engine_state {
 
   // Sets the memory that the ranks share. Must be called before the first call, after all ranks
   // have allocated it.
-  void open(const isthmus_heap_block& shared);
+  void open(signal_memory signals, const isthmus_heap_block& staging);
   // Before the first call, one of: sets the compiler for reduction kernels, or the reason why there is none
   // (equal on all ranks).
   void set_compiler(kernel_compiler& compiler);

@@ -1,5 +1,4 @@
-// The memory that the ranks share for signals and staging: one block of the symmetric heap with the same layout
-// on every rank.
+// The memory that the ranks share: signals in host memory, and staging areas in the symmetric heap.
 //
 // A rank offers data in three slots: two halves of its staging area, used alternately, and the user buffer.
 // Flags are used as tags (device/signal_channel.hpp): `ready` contains the call's tag. A nonzero
@@ -8,11 +7,14 @@
 
 #include <isthmus/backend.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "device/signal_channel.hpp"
+#include "device/signal_memory.hpp"
 
 namespace isthmus::copy_engine {
 
@@ -20,7 +22,6 @@ enum class transfer_slot : std::uint8_t { staging_even, staging_odd, direct };
 constexpr transfer_slot all_slots[] = {transfer_slot::staging_even, transfer_slot::staging_odd,
                                        transfer_slot::direct};
 constexpr int max_ranks = 64;
-constexpr std::uint64_t signal_bytes = 4096;
 constexpr std::uint64_t alignment = 256;
 
 constexpr transfer_slot staging_slot(std::uint64_t use_count) {
@@ -30,17 +31,18 @@ constexpr transfer_slot staging_slot(std::uint64_t use_count) {
 class peer_memory {
  public:
   static constexpr signal_channel::layout flags{std::size(all_slots), max_ranks, 1};
-  static_assert(flags.words() * sizeof(std::uint32_t) <= signal_bytes);
 
   peer_memory() = default;
-  // `staging_bytes`: size of both slots of a rank together.
-  peer_memory(const isthmus_heap_block& shared, int size, std::uint64_t staging_bytes)
-      : m_channel({shared.peers, static_cast<std::size_t>(size)}, flags),
+  // `staging`: a block of bytes_for(staging_bytes).
+  peer_memory(signal_memory signals, const isthmus_heap_block& staging, std::uint64_t staging_bytes)
+      : m_signals(std::move(signals)),
+        m_channel(m_signals.blocks(), flags),
+        m_staging(staging.peers, staging.peers + m_channel.size()),
         m_slot_bytes(slot_bytes_of(staging_bytes)) {}
 
   bool is_open() const { return m_channel.is_open(); }
   static std::uint64_t bytes_for(std::uint64_t staging_bytes) {
-    return signal_bytes + 2 * slot_bytes_of(staging_bytes);
+    return std::max(2 * slot_bytes_of(staging_bytes), alignment);
   }
 
   const signal_channel& channel() const { return m_channel; }
@@ -53,17 +55,21 @@ class peer_memory {
 
   // Returns the staging slot of rank `owner`. Precondition: slot is not `direct`.
   std::byte* staging(int owner, transfer_slot slot) const {
-    return reinterpret_cast<std::byte*>(m_channel.block(owner)) + signal_bytes +
+    return static_cast<std::byte*>(m_staging[static_cast<std::size_t>(owner)]) +
            (slot == transfer_slot::staging_odd ? m_slot_bytes : 0);
   }
   std::uint64_t slot_bytes() const { return m_slot_bytes; }
+  // Never reuses the signals: a stuck stream may still write to them.
+  void abandon_signals() noexcept { m_signals.abandon(); }
 
  private:
   static std::uint64_t slot_bytes_of(std::uint64_t staging_bytes) {
     return staging_bytes / 2 / alignment * alignment;
   }
 
+  signal_memory m_signals;
   signal_channel m_channel;
+  std::vector<void*> m_staging;  // of each rank
   std::uint64_t m_slot_bytes = 0;
 };
 

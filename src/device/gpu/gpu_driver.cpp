@@ -118,6 +118,19 @@ void gpu_driver::free_host(void* pointer) {
   check(m_api->host_free(pointer), ISTHMUS_HERE, fmt::format("freeing pinned memory at {}", pointer));
 }
 
+void gpu_driver::register_host(void* pointer, std::uint64_t bytes) {
+  const int device = m_api->recent_device;
+  const current_device current(*this, device);
+  const std::string action = fmt::format("pinning {} bytes of host memory at {}", bytes, pointer);
+  check(m_api->host_register(pointer, bytes, register_portable | register_mapped), ISTHMUS_HERE, action);
+  void* device_pointer = nullptr;
+  check(m_api->host_device_pointer(&device_pointer, pointer, 0), ISTHMUS_HERE, action);
+  if (device_pointer != pointer)
+    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                     fmt::format("{}: devices access it at {}", action, device_pointer),
+                     "use devices that access host memory at the address of the process");
+}
+
 native_stream gpu_driver::create_stream(int device, stream_priority priority) {
   const current_device current(*this, device);
   int lowest = 0, highest = 0;  // on both platforms, 0 is the normal priority

@@ -34,6 +34,7 @@ class gpu_driver final : public device_driver {
   void free(int device, void* pointer) override;
   void* allocate_host(std::uint64_t bytes) override;
   void free_host(void* pointer) override;
+  void register_host(void* pointer, std::uint64_t bytes) override;
 
   native_stream create_stream(int device, stream_priority priority) override;
   void destroy_stream(int device, native_stream stream) override;

@@ -62,6 +62,7 @@ class standin_driver final : public isthmus::device_driver {
   int device_count() override { return m_devices; }
   void* allocate_host(std::uint64_t bytes) override;
   void free_host(void* pointer) override;
+  void register_host(void*, std::uint64_t) override {}
   isthmus::native_stream create_stream(int device, isthmus::stream_priority priority) override;
   void destroy_stream(int device, isthmus::native_stream stream) override;
   void synchronize(int device, isthmus::native_stream stream) override;

@@ -32,6 +32,12 @@ isthmus_status on_fail(void* runtime, isthmus_status status, int64_t, const char
   return self(runtime).status = status;
 }
 
+// Pins the signals of all tests. The segments belong to a driver, and are never released.
+standin_driver& signal_driver() {
+  static auto* const driver = new standin_driver(1, {});
+  return *driver;
+}
+
 void on_log(void* runtime, int level, const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
@@ -70,7 +76,13 @@ rank_runner::rank_runner(topology& owner, int number) : m_topology(owner), m_num
   m_state =
       std::make_unique<isthmus::copy_engine::copy_engine_state>(m_context, *m_driver, owner.m_setup.options);
   m_state->set_compiler(m_compiler);
-  m_state->open({1, owner.m_shared[0].size(), owner.m_shared_peers.data()});
+  m_signals =
+      isthmus::signal_memory(signal_driver(), owner.size(), isthmus::copy_engine::peer_memory::flags.bytes());
+}
+
+void rank_runner::open(std::span<const isthmus::signal_block_address> signals) {
+  m_signals.open(signals);
+  m_state->open(std::move(m_signals), {1, m_topology.m_shared[0].size(), m_topology.m_shared_peers.data()});
 }
 
 std::span<std::byte> rank_runner::heap() { return m_topology.m_heap[static_cast<std::size_t>(m_number)]; }
@@ -108,6 +120,9 @@ topology::topology(const test_setup& setup)
   }
   for (int number = 0; number < setup.ranks; ++number)
     m_ranks.push_back(std::make_unique<rank_runner>(*this, number));
+  std::vector<isthmus::signal_block_address> signals;
+  for (const auto& rank : m_ranks) signals.push_back(rank->signals());
+  for (const auto& rank : m_ranks) rank->open(signals);
 }
 
 // Destruction waits until the peers have fetched their data, so all ranks must be destroyed concurrently.

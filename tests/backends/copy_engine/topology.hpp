@@ -49,6 +49,9 @@ class rank_runner {
   // Runs one conformance test case and checks it byte by byte. Returns the error, if any.
   std::optional<std::string> run_case(const conformance::test_case& test, const char* algorithm);
   void destroy_state() { m_state.reset(); }
+  const isthmus::signal_block_address& signals() const { return m_signals.address(); }
+  // Opens the memory that the ranks share.
+  void open(std::span<const isthmus::signal_block_address> signals);
 
  private:
   friend class topology;
@@ -60,6 +63,7 @@ class rank_runner {
   std::unique_ptr<standin_driver> m_driver;
   standin_compiler m_compiler;
   isthmus::native_stream m_stream;
+  isthmus::signal_memory m_signals;
   std::unique_ptr<isthmus::copy_engine::copy_engine_state> m_state;
 };
 

@@ -429,7 +429,7 @@ def row_parallel_layers() -> None:
                 assert torch.equal(first, result)
                 wrong = (result.double() - exact).abs() > bound + unit * exact.abs()
                 places = wrong.nonzero()[:8].tolist()
-                assert not wrong.any(), (dtype, inner, wrong.shape, wrong.sum(), places, result[wrong], exact[wrong])
+                assert not wrong.any(), (left, wrong.shape, places, result[wrong], exact[wrong])
 
             check(op(own, weight, name), own)
             check(op(own, weight.t().contiguous().t(), name), own)

@@ -16,7 +16,6 @@
 namespace isthmus::fused {
 namespace {
 
-constexpr int max_reads = 10;
 constexpr double release_limit_s = 0.02;   // of one check
 constexpr double observation_limit_s = 2;  // of a run that may be one of many launches of a graph
 constexpr std::chrono::microseconds release_interval{100};
@@ -27,51 +26,25 @@ signal_channel::layout layout_for(int size) { return {1, static_cast<std::size_t
 }  // namespace
 
 shared_memory::shared_memory(communicator& owner, device_driver& driver, std::uint64_t buffer_bytes)
-    : m_rank(owner.ranks().rank),
-      m_size(owner.ranks().size),
-      m_buffer_bytes(buffer_bytes),
-      m_flags(owner, layout_for(m_size).words() * sizeof(std::uint32_t)),
-      m_channel(m_flags.peers(), layout_for(m_size)),
-      m_monitor(driver, owner.ranks().device.ordinal, m_channel.words(),
-                {stream_priority::high, stream_priority::normal}) {
-  const int device = owner.ranks().device.ordinal;
-  m_monitor.attach(m_channel, m_rank);
-  const owned_stream stream(driver, device, stream_priority::high);
-  driver.fill(device, m_flags.own(), 0, m_channel.words() * sizeof(std::uint32_t), stream);
-  std::vector<word_step> words;
-  for (int target = 0; target < m_size; ++target)
-    words.push_back({word_action::write, room(m_rank, target), 1});
-  driver.enqueue_words(device, words, stream);
-  driver.synchronize(device, stream);
-  m_buffer.emplace(owner, buffer_bytes);  // collective: all flags are set before any rank uses them
+    : m_rank(owner.ranks().rank), m_size(owner.ranks().size), m_buffer_bytes(buffer_bytes) {
+  const signal_channel::layout layout = layout_for(m_size);
+  const auto not_pinned = capture_error([&] { m_signals = signal_memory(driver, m_size, layout.bytes()); });
+  const char* const context = "fused_plan_create: signals in host memory are not possible";
+  const auto addresses =
+      agree(owner.control(), m_signals.address(), not_pinned, context, ISTHMUS_ERROR_UNSUPPORTED);
+  const auto not_opened = capture_error([&] {
+    m_signals.open(addresses);
+    m_channel = signal_channel(m_signals.blocks(), layout);
+    for (int target = 0; target < m_size; ++target) signal_channel::write(room(m_rank, target), 1);
+  });
+  agree(owner.control(), no_value{}, not_opened, context, ISTHMUS_ERROR_UNSUPPORTED);
+  m_buffer.emplace(owner, buffer_bytes);
 }
 
-bool shared_memory::release_all() {
+void shared_memory::release_all() const {
   constexpr std::uint32_t ahead = std::uint32_t{1} << 30;  // larger than every number that a run waits for
-  std::vector<word_step> flags;
   for (int peer = 0; peer < m_size; ++peer)
-    for (std::uint32_t* flag : {arrived(m_rank, peer), room(m_rank, peer)})
-      flags.push_back({word_action::write, flag, ahead});
-  const std::lock_guard lock(m_monitor_mutex);
-  return m_monitor.write_and_wait(flags);
-}
-
-void shared_memory::finish_release() {
-  const std::lock_guard lock(m_monitor_mutex);
-  m_monitor.synchronize();
-}
-
-std::vector<std::uint32_t> shared_memory::read_arrived() {
-  const std::lock_guard lock(m_monitor_mutex);
-  std::vector<std::uint32_t> counts;
-  bool is_read = false;
-  for (int attempt = 0; attempt < max_reads && !is_read; ++attempt) {
-    is_read = m_monitor.read();
-    if (!is_read) m_monitor.add_stream();
-  }
-  if (is_read)
-    for (int source = 0; source < m_size; ++source) counts.push_back(m_monitor.ready(0, source));
-  return counts;
+    for (std::uint32_t* flag : {arrived(m_rank, peer), room(m_rank, peer)}) signal_channel::write(flag, ahead);
 }
 
 device_plan::device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem)
@@ -137,8 +110,9 @@ void device_plan::start_watch() {
   };
   options.aborted = [this] { return m_owner->is_aborted(); };
   options.on_abort = [this] {
-    const auto end = deadline_after(release_limit_s);
-    while (release_stuck_run() && wait_clock::now() < end) sleep_briefly(release_interval);
+    for (const auto end = deadline_after(release_limit_s); current_run() != 0 && wait_clock::now() < end;
+         sleep_briefly(release_interval))
+      m_shared->release_all();
     return false;  // the stream may contain more runs
   };
   options.on_error = [this](const char* reason) {
@@ -147,7 +121,6 @@ void device_plan::start_watch() {
                        .info());
   };
   m_watch.emplace(std::move(options));
-  m_owner->add_abort_action(this, [this] { return release_stuck_run(); });
 }
 
 std::uint32_t device_plan::current_run() const {
@@ -165,15 +138,14 @@ bool device_plan::is_still_stuck(std::uint32_t number) const {
 }
 
 // Returns the ranks from which chunks are missing.
-std::vector<int> device_plan::late_sources() {
-  const std::vector<std::uint32_t> arrived = m_shared->read_arrived();
+std::vector<int> device_plan::late_sources() const {
   std::vector<int> late;
-  if (arrived.empty()) return late;
   for (const int source : m_peers.sources) {
     const auto chunks = std::ranges::count_if(m_schedule.groups, [&](const row_group& group) {
       return group.waits_for_chunk && (!m_problem.is_gather() || group.source == source);
     });
-    if (arrived[static_cast<std::size_t>(source)] < static_cast<std::uint32_t>(chunks)) late.push_back(source);
+    if (signal_channel::read(m_shared->arrived(m_problem.rank, source)) < static_cast<std::uint32_t>(chunks))
+      late.push_back(source);
   }
   return late;
 }
@@ -192,17 +164,11 @@ void device_plan::report_timeout() {
           .info());
 }
 
-bool device_plan::release_stuck_run() {
-  if (current_run() == 0) return false;
-  m_shared->release_all();
-  return true;
-}
-
 device_plan::~device_plan() {
-  m_owner->remove_abort_action(this);
   m_watch.reset();
-  if (m_shared && current_run() != 0) m_progress.abandon();  // the stream hangs and may still write it
-  m_shared.reset();
+  if (!m_shared || current_run() == 0) return;
+  m_progress.abandon();  // the stream hangs and may still write it
+  m_shared->abandon_flags();
 }
 
 void device_plan::synchronize() {
@@ -237,11 +203,9 @@ void device_plan::wait_for_targets() {
 
 void device_plan::close() {
   if (m_shared && !m_owner->is_aborted()) wait_for_targets();
-  m_owner->remove_abort_action(this);
   m_watch.reset();
   if (m_shared && m_owner->is_aborted()) m_shared->release_all();
   for (const side_stream* side : {&m_local, &m_receive, &m_copy}) m_driver.synchronize(m_device, side->stream);
-  if (m_shared) m_shared->finish_release();
 }
 
 void device_plan::describe(nlohmann::json& info) const {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,17 +9,19 @@
 #include "core/communicator.hpp"
 #include "device/owned.hpp"
 #include "device/signal_channel.hpp"
+#include "device/signal_memory.hpp"
 #include "failure/watchdog.hpp"
 #include "operators/fused/device/product.hpp"
 #include "operators/fused/model/plan.hpp"
 
 namespace isthmus::fused {
 
-// Memory that the ranks of a device plan share in the symmetric heap: a buffer into which peers push rows or partial
-// sums, and flags with which the streams wait for each other, used as counters (device/signal_channel.hpp).
+// Memory that the ranks of a device plan share: a buffer in the symmetric heap, into which peers push rows or partial
+// sums, and flags in host memory (device/signal_channel.hpp). The streams use the flags as counters.
 class shared_memory {
  public:
   // Collective. No chunks have arrived, and there is room.
+  // Errors: all ranks throw error if one of them fails.
   shared_memory(communicator& owner, device_driver& driver, std::uint64_t buffer_bytes);
 
   // Returns the flag of `owner` with the number of chunks that `source` has pushed in the current run.
@@ -32,22 +33,16 @@ class shared_memory {
 
   std::uint64_t buffer_bytes() const { return m_buffer_bytes; }
 
-  // For the watch. Releases all waits of this rank's streams after the communicator has failed.
-  // Blocking: some milliseconds. Returns whether the flags were written.
-  bool release_all();
-  // Waits for writes of release_all that are still queued. Only when all runs have ended.
-  void finish_release();
-  // For the watch. Returns the numbers of chunks that have arrived from each rank, or nothing if the device does not
-  // answer. Blocking: up to 200 ms.
-  std::vector<std::uint32_t> read_arrived();
+  // Releases all waits of this rank's streams in the current run, after the communicator has failed.
+  void release_all() const;
+  // Never reuses the flags: a stuck stream may still write to them.
+  void abandon_flags() noexcept { m_signals.abandon(); }
 
  private:
   int m_rank, m_size;
   std::uint64_t m_buffer_bytes;
-  peer_block m_flags;
+  signal_memory m_signals;
   signal_channel m_channel;
-  std::mutex m_monitor_mutex;
-  signal_monitor m_monitor;
   std::optional<peer_block> m_buffer;
 };
 
@@ -136,10 +131,8 @@ class device_plan : public plan {
   void start_watch();
   std::uint32_t current_run() const;
   bool is_still_stuck(std::uint32_t number) const;
-  std::vector<int> late_sources();
+  std::vector<int> late_sources() const;
   void report_timeout();
-  // Releases the run that the receive stream executes. Returns false if there is none.
-  bool release_stuck_run();
   bool is_timed() const { return m_problem.is_traced() && !m_is_captured; }
   cost_model measure();
   void check_options();
