@@ -140,7 +140,7 @@ typedef struct isthmus_backend_context {
   // call is cheap.
   int (*heap_find)(void* runtime, const void* pointer, uint64_t bytes, isthmus_heap_block* block,
                    uint64_t* offset);
-  // Allocates a block of the symmetric heap for the backend itself, for example for staging or signals.
+  // Allocates a block of the symmetric heap for the backend itself, for example for staging.
   // Collective; may only be called in create. Device memory is zero-initialized. The block lives until the
   // communicator is destroyed. heap_allocate and heap_free are NULL in a context without a heap.
   isthmus_status (*heap_allocate)(void* runtime, uint64_t bytes, isthmus_heap_block* block);

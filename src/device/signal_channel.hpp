@@ -1,5 +1,5 @@
 // Flags with which the streams of a communicator's ranks wait for each other. They are words in memory that all
-// ranks can access (device/signal_memory.hpp), with the same layout on every rank. One rank's stream writes a flag of a
+// ranks can access (memory/signal_memory.hpp), with the same layout on every rank. One rank's stream writes a flag of a
 // peer, and the peer's stream waits for it. The host can read all flags, and write them to release streams.
 //
 // Flags:
@@ -23,6 +23,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -83,5 +84,11 @@ class signal_channel {
   std::vector<std::uint32_t*> m_blocks;
   layout m_layout;
 };
+
+// Releases the calls that wait in the queue of a stream, one after the other, for at most 20 ms. For on_abort of a watch.
+// `current` returns the number of the call that the stream executes, or 0. It is also 0 between two calls, for as long as
+// other work of the stream takes. `release` writes the flags that the call waits for.
+void release_queued_calls(const std::function<std::uint32_t()>& current,
+                          const std::function<void(std::uint32_t)>& release);
 
 }  // namespace isthmus

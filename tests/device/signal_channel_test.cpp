@@ -2,6 +2,8 @@
 #include "device/signal_channel.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -14,8 +16,8 @@
 
 #include "device/completion_events.hpp"
 #include "device/owned.hpp"
-#include "device/signal_memory.hpp"
 #include "failure/watchdog.hpp"
+#include "memory/signal_memory.hpp"
 
 namespace {
 
@@ -145,6 +147,33 @@ TEST(signal_memory, abandoned_block_is_never_reused) {
   memories[0].abandon();
   memories.clear();
   for (int attempt = 0; attempt < 3; ++attempt) EXPECT_NE(open_blocks(1, 4096)[0].blocks()[0], first);
+}
+
+TEST(signal_memory, discarded_block_is_reused) {
+  void* first = nullptr;
+  {
+    signal_memory memory(driver(), 2, 4096);
+    signal_memory reader(driver(), 1, 4096);
+    reader.open(std::vector{memory.address()});
+    first = reader.blocks()[0];
+    reader.abandon();
+    memory.discard();
+  }
+  EXPECT_EQ(open_blocks(1, 4096)[0].blocks()[0], first);
+}
+
+TEST(signal_memory, child_does_not_release_blocks_of_its_parent) {
+  std::vector<signal_memory> memories = open_blocks(1, 4096);
+  void* const first = memories[0].blocks()[0];
+  const pid_t child = fork();
+  if (child == 0) {
+    memories.clear();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_NE(open_blocks(1, 4096)[0].blocks()[0], first);
 }
 
 TEST(signal_memory, blocks_larger_than_a_segment) {

@@ -108,6 +108,9 @@ STANDIN_API int cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {
 STANDIN_API int cuMemHostRegister_v2(void* pointer, std::size_t bytes, unsigned) {
   return call(__func__, [=] { return device_memory::get().register_host(pointer, bytes); });
 }
+STANDIN_API int cuMemHostUnregister(void* pointer) {
+  return call(__func__, [=] { return device_memory::get().unregister_host(pointer); });
+}
 STANDIN_API int cuMemHostGetDevicePointer_v2(void** device_pointer, void* pointer, unsigned) {
   return *device_pointer = pointer, standin::success;
 }

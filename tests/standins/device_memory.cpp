@@ -95,6 +95,14 @@ int device_memory::register_host(void* pointer, std::size_t bytes) {
   return is_new ? success : invalid_value;
 }
 
+int device_memory::unregister_host(void* pointer) {
+  const std::lock_guard lock(m_mutex);
+  const auto entry = m_blocks.find(as_bytes(pointer));
+  if (entry == m_blocks.end() || entry->second.kind != block_kind::registered) return invalid_value;
+  m_blocks.erase(entry);
+  return success;
+}
+
 int device_memory::free(void* pointer) {
   if (pointer == nullptr) return success;
   const std::lock_guard lock(m_mutex);

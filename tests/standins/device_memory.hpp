@@ -25,7 +25,8 @@ class device_memory {
   // Plain memory, as allocated by cudaMalloc and cudaHostAlloc.
   int allocate(void** pointer, std::size_t bytes, int device);
   int allocate_host(void** pointer, std::size_t bytes);
-  int register_host(void* pointer, std::size_t bytes);  // of the program, until the process ends
+  int register_host(void* pointer, std::size_t bytes);  // of the program
+  int unregister_host(void* pointer);
   int free(void* pointer);
   int ipc_export(ipc_address* address, void* pointer);
   int ipc_open(void** pointer, const ipc_address& address);

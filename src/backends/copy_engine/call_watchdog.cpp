@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "failure/wait.hpp"
-
 namespace isthmus::copy_engine {
 namespace {
 
@@ -17,8 +15,7 @@ using seconds = std::chrono::duration<double>;
 
 constexpr auto poll_interval = 20ms;
 constexpr auto release_limit = 10s;
-constexpr auto poll_limit = 20ms;  // duration of one check
-constexpr auto release_interval = 50us;
+constexpr auto poll_limit = 20ms;       // duration of one check
 constexpr auto reason_wait_limit = 1s;  // how long reason() waits for the peers to release their streams
 constexpr auto peer_release_time =
     600ms;  // every live rank checks once within this time and releases its stream
@@ -232,11 +229,9 @@ void call_watchdog::publish_reason_when_safe() {
 void call_watchdog::release() {
   if (!m_notification_time) fence_late_ranks();
   publish_reason_when_safe();
-  const auto now = clock::now(), end = now + poll_limit;
-  for (std::uint32_t id = current_call(); id != 0 && clock::now() < end; id = current_call()) {
-    write_release_flags(id);
-    sleep_briefly(release_interval);
-  }
+  release_queued_calls([this] { return current_call(); },
+                       [this](std::uint32_t id) { write_release_flags(id); });
+  const auto now = clock::now();
   if (current_call() == 0) {
     m_release_since.reset();
     return;

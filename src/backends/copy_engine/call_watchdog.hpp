@@ -1,5 +1,5 @@
 // Watchdog of the copy engine's streams. If a stream waits for a word that no peer will write, only the host
-// can release it. The watchdog calls no driver, which other threads can block.
+// can release it. The watchdog calls no function of the driver, because other threads can block the driver.
 //
 // Detection: The watchdog reads one word of pinned memory, the id of the call that the stream executes. A call
 //   fails if it takes longer than the timeout, if a signal belongs to a different call (mismatch), or if a peer

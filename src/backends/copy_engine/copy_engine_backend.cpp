@@ -128,8 +128,6 @@ std::string describe_shared_device(const isthmus_backend_context& context, const
 // Returns the problem, or "".
 std::string open_peers(const isthmus_backend_context& context, const votes<rank_support>& all,
                        signal_memory& signals, const isthmus_heap_block& staging) {
-  for (int rank = 0; rank < context.size; ++rank)
-    if (staging.peers[rank] == nullptr) return fmt::format("the memory of rank {} cannot be mapped", rank);
   std::vector<signal_block_address> addresses;
   for (const vote<rank_support>& each : all) addresses.push_back(each.value.signals);
   try {
@@ -137,6 +135,8 @@ std::string open_peers(const isthmus_backend_context& context, const votes<rank_
   } catch (const error& exception) {
     return fmt::format("the signals of the ranks cannot be mapped: {}", exception.what());
   }
+  for (int rank = 0; rank < context.size; ++rank)
+    if (staging.peers[rank] == nullptr) return fmt::format("the memory of rank {} cannot be mapped", rank);
   return "";
 }
 
@@ -154,10 +154,15 @@ isthmus_status create(const isthmus_backend_context* backend_context, void** sta
   signal_memory signals;
   votes<rank_support> all;
   const std::string problem = prepare(context, options, created, signals, own_record);
-  if (const isthmus_status status = agree_on_support(context, own_record, problem, all)) return status;
+  if (const isthmus_status status = agree_on_support(context, own_record, problem, all)) {
+    if (status == ISTHMUS_ERROR_UNSUPPORTED) signals.discard();  // so does every rank
+    return status;
+  }
   if (const std::string shared = describe_shared_device(context, all, options.can_share_device);
-      !shared.empty())
+      !shared.empty()) {
+    signals.discard();
     return fail_unsupported(context, shared);
+  }
 
   isthmus_heap_block staging{};
   const std::uint64_t bytes =

@@ -94,20 +94,20 @@ void copy_engine_state::refuse_reductions(const std::string& reason) {
 copy_engine_state::~copy_engine_state() {
   if (!m_resources.memory.is_open()) return;
   const auto deadline = deadline_after(std::min(m_context.timeout_s, 30.0));
-  // The watchdog may still have to release the stream, so it must run until the stream has finished.
-  poll_until([&] { return m_watchdog.current_call() == 0; }, deadline, 1ms);
-  m_watchdog.end();
   bool is_idle_now = false;
   try {
+    // The watchdog may still have to release the stream, so it must run until the stream has finished.
+    is_idle_now = poll_until([&] { return is_idle(); }, deadline, 1ms);
+    m_watchdog.end();
     const auto has_ended = [&] {
       return m_watchdog.has_failed() || m_context.is_aborted(m_context.runtime) != 0 ||
              m_watchdog.are_all_acknowledged();
     };
     poll_until(has_ended, deadline, 100us);
-    is_idle_now = is_idle();
   } catch (const error& exception) {
     m_context.log(m_context.runtime, 1, "destroy: %s", exception.what());
   }
+  m_watchdog.end();
   if (is_idle_now) return;
   m_resources.progress.abandon();
   m_resources.memory.abandon_signals();

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "device/signal_channel.hpp"
-#include "device/signal_memory.hpp"
+#include "memory/signal_memory.hpp"
 
 namespace isthmus::copy_engine {
 

@@ -121,13 +121,18 @@ void gpu_driver::free_host(void* pointer) {
 void gpu_driver::register_host(void* pointer, std::uint64_t bytes) {
   const int device = m_api->recent_device;
   const current_device current(*this, device);
-  const std::string action = fmt::format("pinning {} bytes of host memory at {}", bytes, pointer);
-  check(m_api->host_register(pointer, bytes, register_portable | register_mapped), ISTHMUS_HERE, action);
   void* device_pointer = nullptr;
-  check(m_api->host_device_pointer(&device_pointer, pointer, 0), ISTHMUS_HERE, action);
+  const int result = call_while_capturing(device, [&] {
+    int status = m_api->host_register(pointer, bytes, register_portable | register_mapped);
+    if (status == success) status = m_api->host_device_pointer(&device_pointer, pointer, 0);
+    if (status == success && device_pointer != pointer) status = m_api->host_unregister(pointer);
+    return status;
+  });
+  check(result, ISTHMUS_HERE, fmt::format("pinning {} bytes of host memory at {}", bytes, pointer));
   if (device_pointer != pointer)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                     fmt::format("{}: devices access it at {}", action, device_pointer),
+                     fmt::format("pinning {} bytes of host memory at {}: devices access it at {}", bytes,
+                                 pointer, device_pointer),
                      "use devices that access host memory at the address of the process");
 }
 

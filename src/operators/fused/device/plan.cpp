@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <limits>
@@ -16,12 +17,17 @@
 namespace isthmus::fused {
 namespace {
 
-constexpr double release_limit_s = 0.02;   // of one check
 constexpr double observation_limit_s = 2;  // of a run that may be one of many launches of a graph
-constexpr std::chrono::microseconds release_interval{100};
 
 // Flags of different writers do not share cache lines.
 signal_channel::layout layout_for(int size) { return {1, static_cast<std::size_t>(size), 32}; }
+
+error hang_error(double limit_s) {
+  return make_error(
+      ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+      fmt::format("fused: a run did not end in {:.0f} s, even after its waits were released", limit_s),
+      "the device hangs; terminate the process");
+}
 
 }  // namespace
 
@@ -42,9 +48,12 @@ shared_memory::shared_memory(communicator& owner, device_driver& driver, std::ui
 }
 
 void shared_memory::release_all() const {
-  constexpr std::uint32_t ahead = std::uint32_t{1} << 30;  // larger than every number that a run waits for
+  constexpr std::uint32_t ahead = std::uint32_t{1} << 30;  // larger than every number of chunks
   for (int peer = 0; peer < m_size; ++peer)
-    for (std::uint32_t* flag : {arrived(m_rank, peer), room(m_rank, peer)}) signal_channel::write(flag, ahead);
+    if (peer != m_rank) {
+      signal_channel::write(arrived(m_rank, peer), ahead);
+      signal_channel::write(room(m_rank, peer), 1);
+    }
 }
 
 device_plan::device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem)
@@ -97,6 +106,7 @@ void device_plan::finish_setup(std::uint64_t buffer_bytes, push_peers peers) {
 void device_plan::start_watch() {
   watch_options options;
   options.timeout = std::chrono::duration<double>(m_owner->timeout_s());
+  options.interval = std::chrono::milliseconds(20);
   options.operation = [this]() -> watched_operation { return {current_run(), {}}; };
   options.has_slow_actions = true;
   options.on_stuck = [this](std::uint64_t number) {
@@ -110,9 +120,7 @@ void device_plan::start_watch() {
   };
   options.aborted = [this] { return m_owner->is_aborted(); };
   options.on_abort = [this] {
-    for (const auto end = deadline_after(release_limit_s); current_run() != 0 && wait_clock::now() < end;
-         sleep_briefly(release_interval))
-      m_shared->release_all();
+    release_queued_calls([this] { return current_run(); }, [this](std::uint32_t) { m_shared->release_all(); });
     return false;  // the stream may contain more runs
   };
   options.on_error = [this](const char* reason) {
@@ -171,15 +179,13 @@ device_plan::~device_plan() {
   m_shared->abandon_flags();
 }
 
+// The watchdog ends late runs, so twice the timeout means that the device itself hangs.
+double device_plan::hang_limit_s() const { return 2 * m_owner->timeout_s() + 10; }
+
 void device_plan::synchronize() {
-  // The watchdog ends late runs, so twice the timeout means that the device itself hangs.
-  const double limit_s = 2 * m_owner->timeout_s() + 10;
   const auto is_finished = [&] { return !m_has_run || m_driver.is_done(m_finished); };
-  if (!poll_until(is_finished, deadline_after(limit_s), std::chrono::microseconds(50)))
-    throw make_error(
-        ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-        fmt::format("fused: a run did not end in {:.0f} s, even after its waits were released", limit_s),
-        "the device hangs; terminate the process");
+  if (!poll_until(is_finished, deadline_after(hang_limit_s()), std::chrono::microseconds(50)))
+    throw hang_error(hang_limit_s());
   if (m_has_run && !m_has_collected_times) collect_times();
 }
 
@@ -203,9 +209,15 @@ void device_plan::wait_for_targets() {
 
 void device_plan::close() {
   if (m_shared && !m_owner->is_aborted()) wait_for_targets();
+  const std::array sides{&m_local, &m_receive, &m_copy};
+  for (const side_stream* side : sides) m_driver.record(m_device, side->event, side->stream);
+  const auto is_finished = [&] {
+    if (m_shared && m_owner->is_aborted()) m_shared->release_all();
+    return std::ranges::all_of(sides, [&](const side_stream* side) { return m_driver.is_done(side->event); });
+  };
+  if (!poll_until(is_finished, deadline_after(hang_limit_s()), std::chrono::microseconds(50)))
+    throw hang_error(hang_limit_s());
   m_watch.reset();
-  if (m_shared && m_owner->is_aborted()) m_shared->release_all();
-  for (const side_stream* side : {&m_local, &m_receive, &m_copy}) m_driver.synchronize(m_device, side->stream);
 }
 
 void device_plan::describe(nlohmann::json& info) const {
@@ -249,8 +261,8 @@ void device_plan::begin_run(const isthmus_fused_arguments& arguments) {
   fork(m_receive);
   // A launch of a graph does not follow the receive stream of an earlier run, only the caller's stream.
   std::uint32_t* is_idle = m_shared->room(m_problem.rank, m_problem.rank);
-  m_driver.wait_word(m_device, is_idle, 1, m_receive.stream);
-  const word_step words[] = {{word_action::write, is_idle, 0},
+  const word_step words[] = {{word_action::wait_equal, is_idle, 1},
+                             {word_action::write, is_idle, 0},
                              {word_action::write, progress_word(), m_run_number}};
   m_driver.enqueue_words(m_device, words, m_receive.stream);
 }

@@ -9,8 +9,8 @@
 #include "core/communicator.hpp"
 #include "device/owned.hpp"
 #include "device/signal_channel.hpp"
-#include "device/signal_memory.hpp"
 #include "failure/watchdog.hpp"
+#include "memory/signal_memory.hpp"
 #include "operators/fused/device/product.hpp"
 #include "operators/fused/model/plan.hpp"
 
@@ -126,6 +126,7 @@ class device_plan : public plan {
   void end_run(const isthmus_fused_arguments& arguments);
   std::uint32_t* progress_word() const { return static_cast<std::uint32_t*>(m_progress.get()); }
   void finish_run(native_stream stream);
+  double hang_limit_s() const;
   void wait_for_targets();
   void collect_times();
   void start_watch();

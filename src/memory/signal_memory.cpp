@@ -1,4 +1,4 @@
-#include "device/signal_memory.hpp"
+#include "memory/signal_memory.hpp"
 
 #include <unistd.h>
 
@@ -18,12 +18,16 @@ namespace isthmus {
 namespace {
 
 constexpr std::uint64_t segment_bytes = 256 << 10;
-constexpr std::uint64_t header_bytes = 256;  // of a block; contains the number of ranks that have not released it
+constexpr std::uint64_t block_header_bytes =
+    256;  // of a block; contains the number of ranks that have not released it
 
-std::uint64_t round_to_header(std::uint64_t bytes) { return (bytes + header_bytes - 1) / header_bytes * header_bytes; }
+std::uint64_t round_to_block(std::uint64_t bytes) {
+  return (bytes + block_header_bytes - 1) / block_header_bytes * block_header_bytes;
+}
 
 std::atomic_ref<std::uint32_t> users_of(void* block) {
-  return std::atomic_ref(*reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(block) - header_bytes));
+  return std::atomic_ref(
+      *reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(block) - block_header_bytes));
 }
 
 // The segments of this process, and those of peers. It is never destroyed, because streams may still use the memory
@@ -74,21 +78,22 @@ shared_segment& signal_segments::pin(std::shared_ptr<shared_segment> segment) {
 signal_segments::block& signal_segments::find_block(std::uint64_t bytes) {
   for (block& each : m_blocks)
     if (each.bytes >= bytes && users_of(each.begin()).load(std::memory_order_acquire) == 0) return each;
-  if (m_blocks.empty() || m_used_bytes + header_bytes + bytes > m_blocks.back().segment->address().bytes) {
+  if (m_blocks.empty() ||
+      m_used_bytes + block_header_bytes + bytes > m_blocks.back().segment->address().bytes) {
+    shared_segment& created =
+        pin(shared_segment::create(std::max(segment_bytes, block_header_bytes + bytes), segment_use::internal));
     m_used_bytes = 0;
-    shared_segment& created = pin(
-        shared_segment::create(std::max(segment_bytes, header_bytes + bytes), segment_use::internal));
-    m_blocks.push_back({&created, header_bytes, bytes});
+    m_blocks.push_back({&created, block_header_bytes, bytes});
   } else {
-    m_blocks.push_back({m_blocks.back().segment, m_used_bytes + header_bytes, bytes});
+    m_blocks.push_back({m_blocks.back().segment, m_used_bytes + block_header_bytes, bytes});
   }
-  m_used_bytes += header_bytes + bytes;
+  m_used_bytes += block_header_bytes + bytes;
   return m_blocks.back();
 }
 
 std::pair<void*, signal_block_address> signal_segments::take(std::uint64_t bytes, int users) {
   const std::lock_guard lock(m_mutex);
-  const block& taken = find_block(round_to_header(bytes));
+  const block& taken = find_block(round_to_block(bytes));
   std::memset(taken.begin(), 0, taken.bytes);
   users_of(taken.begin()).store(static_cast<std::uint32_t>(users), std::memory_order_release);
   return {taken.begin(), {taken.segment->address(), taken.offset}};
@@ -101,24 +106,31 @@ void* signal_segments::open(const signal_block_address& address) {
 
 }  // namespace
 
-signal_memory::signal_memory(device_driver& driver, int size, std::uint64_t bytes) : m_driver(&driver) {
+signal_memory::signal_memory(device_driver& driver, int size, std::uint64_t bytes)
+    : m_driver(&driver), m_process(getpid()) {
   std::tie(m_own, m_address) = signal_segments::of(driver).take(bytes, size);
 }
 
 void signal_memory::open(std::span<const signal_block_address> all) {
-  m_own = nullptr;  // after a failure, the blocks are never reused, because peers may have opened them
   std::vector<void*> opened;
   for (const signal_block_address& each : all) opened.push_back(signal_segments::of(*m_driver).open(each));
   m_blocks = std::move(opened);
 }
 
-signal_memory::~signal_memory() {
-  for (void* block : m_blocks) users_of(block).fetch_sub(1, std::memory_order_acq_rel);
+void signal_memory::discard() noexcept {
   if (m_own != nullptr) users_of(m_own).store(0, std::memory_order_release);
+  m_own = nullptr;
+}
+
+// A forked child must not release the blocks of its parent.
+signal_memory::~signal_memory() {
+  if (m_process != getpid()) return;
+  for (void* block : m_blocks) users_of(block).fetch_sub(1, std::memory_order_acq_rel);
 }
 
 void signal_memory::swap(signal_memory& other) noexcept {
   std::swap(m_driver, other.m_driver);
+  std::swap(m_process, other.m_process);
   std::swap(m_own, other.m_own);
   std::swap(m_address, other.m_address);
   std::swap(m_blocks, other.m_blocks);

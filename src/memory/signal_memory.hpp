@@ -5,8 +5,11 @@
 // never be released. An operation of a stream on host memory takes 0.1 to 0.5 us longer (H200).
 //
 // Lifetime: Blocks are parts of segments that remain mapped and pinned until the process ends, because unpinning waits
-//   for all streams of the device. A block is reused after all ranks that could write to it have released it.
+//   for all streams of the device. A block is reused after all ranks that could write to it have released it. If a rank
+//   is lost before, the block is never reused.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -39,20 +42,23 @@ class signal_memory {
   }
 
   const signal_block_address& address() const { return m_address; }
-  // Opens the blocks of all ranks, in the order of the ranks. All ranks call it, or none.
+  // Opens the blocks of all ranks, in the order of the ranks.
   // Errors: throws error.
   void open(std::span<const signal_block_address> all);
+  // Allows the block to be reused. Precondition: no rank has opened it, and none will.
+  void discard() noexcept;
   // Returns the block of each rank. Empty before open().
   const std::vector<void*>& blocks() const { return m_blocks; }
 
   // Never reuses the blocks: a stuck stream may still write to them.
-  void abandon() noexcept { m_blocks.clear(), m_own = nullptr; }
+  void abandon() noexcept { m_blocks.clear(); }
 
  private:
   void swap(signal_memory& other) noexcept;
 
   device_driver* m_driver = nullptr;
-  void* m_own = nullptr;  // the block of this rank, which no rank has opened
+  pid_t m_process = -1;   // that created the object
+  void* m_own = nullptr;  // the block of this rank
   signal_block_address m_address{};
   std::vector<void*> m_blocks;  // by rank
 };
