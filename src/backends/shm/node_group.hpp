@@ -7,6 +7,8 @@
 //   up to t stores t + 1 into its `completed_sequence`. A rank that stages t has completed all sequence numbers
 //   below t - lookahead. A rank that sees `staged` therefore usually knows that the next slot is free, so
 //   back-to-back collectives wait only for their data.
+//   In a run of calls with a single reader, such as reductions to one root, a slot is free once that rank has
+//   completed t - depth: it has read what every other rank wrote. Senders learn this from refresh_completed().
 #pragma once
 
 #include <isthmus/backend.h>
@@ -14,10 +16,12 @@
 #include <exception>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/shm/peer_memory.hpp"
 #include "backends/shm/segments.hpp"
+#include "base/block_map.hpp"
 #include "failure/wait.hpp"
 
 namespace isthmus::shm {
@@ -45,8 +49,13 @@ class node_group : public node_segments {
 
   // Sequence numbers allocated so far.
   std::uint64_t next_sequence_number() const { return m_sequence; }
-  std::uint64_t allocate_sequence_numbers(std::uint64_t n) {
+  // `only_reader`: the rank whose completion implies that all reads of these slots are complete, or all_ranks.
+  std::uint64_t allocate_sequence_numbers(std::uint64_t n, int only_reader = all_ranks) {
     header(rank()).current_call.store(call_flag(m_sequence, m_call_signature), std::memory_order_release);
+    if (only_reader != m_only_reader) {
+      m_only_reader = only_reader;
+      m_only_reader_begin = m_sequence;
+    }
     m_sequence += n;
     return m_sequence - n;
   }
@@ -54,9 +63,18 @@ class node_group : public node_segments {
   void reserve_slot(std::uint64_t sequence) {
     if (sequence < sizes().depth) return;
     const std::uint64_t needed = sequence - sizes().depth + 1;
-    for (int r = 0; r < size(); ++r)
+    const auto [first, last] = readers_of(needed - 1);
+    for (int r = first; r <= last; ++r)
       if (m_completed_sequences[static_cast<std::size_t>(r)] < needed && r != rank())
         wait_until_completed(r, needed);
+  }
+  // For the end of a call with a single reader. Its senders wait for none of its flags, so they load here what it has
+  // completed. A cache miss in reserve_slot() would delay the call.
+  void refresh_completed(std::uint64_t sequence) {
+    if (m_only_reader == all_ranks || m_only_reader == rank()) return;
+    std::uint64_t& completed = m_completed_sequences[static_cast<std::size_t>(m_only_reader)];
+    if (completed + sizes().depth / 2 <= sequence)
+      completed = header(m_only_reader).completed_sequence.load(std::memory_order_acquire);
   }
   // Starts a collective. `algorithm`: the requested one. All ranks must pass the same arguments.
   void begin_call(const isthmus_operation& operation, int algorithm);
@@ -105,6 +123,12 @@ class node_group : public node_segments {
  private:
   friend class waiter;
 
+  // First and last rank that read what is published under a sequence number, which belongs to the current call or
+  // was reused by it.
+  std::pair<int, int> readers_of(std::uint64_t sequence) const {
+    if (m_only_reader != all_ranks && sequence >= m_only_reader_begin) return {m_only_reader, m_only_reader};
+    return {0, size() - 1};
+  }
   void wait_until_completed(int peer, std::uint64_t sequence_numbers);
   void wait_for_flag(int peer, const flag& ready, std::uint64_t sequence);
   bool makes_different_call(int peer, const flag& ready, std::uint64_t sequence) const;
@@ -116,6 +140,8 @@ class node_group : public node_segments {
   std::vector<std::uint64_t> m_process_starts;       // by rank; 0 for ranks of this process
   std::vector<std::uint64_t> m_completed_sequences;  // by rank: latest known completed_sequence
   std::uint64_t m_sequence = 0;
+  int m_only_reader = all_ranks;
+  std::uint64_t m_only_reader_begin = 0;  // first sequence number since which m_only_reader has not changed
   std::uint64_t m_call_signature = 0;
   const char* m_activity = "";
 };

@@ -22,7 +22,7 @@ class one_shot {
   // Chunk k is staged in step k and received in step k + 1, when peers have also staged theirs.
   void run() {
     const std::uint64_t chunks = (m_shape.count + m_chunk_elements - 1) / m_chunk_elements;
-    const std::uint64_t first = m_group.allocate_sequence_numbers(chunks);
+    const std::uint64_t first = m_group.allocate_sequence_numbers(chunks, m_shape.receiver);
     const bool is_source = m_shape.has_receivers(), is_receiver = m_shape.is_receiver(m_rank);
     for (std::uint64_t k = 0; k <= chunks; ++k) {
       if (is_source && k < chunks) stage_chunk(k, first + k);
@@ -30,6 +30,7 @@ class one_shot {
       if (is_receiver) receive_chunk(k - 1, first + k - 1);
       m_group.complete(first + k - 1);
     }
+    m_group.refresh_completed(first + chunks - 1);
     if (m_result_mode == store_mode::streaming) streaming_fence();
   }
 

@@ -224,11 +224,12 @@ std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool is_per_de
 }
 
 void run_packet(node_group& group, workspace& work, const collective_shape& shape) {
-  const std::uint64_t sequence = group.allocate_sequence_numbers(1);
+  const std::uint64_t sequence = group.allocate_sequence_numbers(1, shape.receiver);
   if (shape.has_receivers()) publish_packets(group, shape, sequence);
   prefetch_next_packet(group, shape, sequence);
   if (shape.is_receiver(group.rank())) receive_packets(group, work, shape, sequence);
   group.complete(sequence);
+  group.refresh_completed(sequence);
 }
 
 void run_two_shot_packet(node_group& group, workspace& work, const collective_shape& shape) {
@@ -262,7 +263,9 @@ std::uint64_t grid_packet_block_bytes(const geometry& sizes, int size) {
 void run_grid_packet(node_group& group, workspace& work, const collective_shape& shape) {
   const rank_grid grid(group.size());
   const int own_rank = group.rank(), own_row = grid.row_of(own_rank);
-  const std::uint64_t row_sequence = group.allocate_sequence_numbers(2), column_sequence = row_sequence + 1;
+  // The only receiver has completed a call after the forwarders have read their rows.
+  const std::uint64_t row_sequence = group.allocate_sequence_numbers(2, shape.receiver),
+                      column_sequence = row_sequence + 1;
   const std::uint64_t bytes = shape.count * shape.element_bytes;
   const bool has_one_receiver = shape.receiver != all_ranks, is_receiver = shape.is_receiver(own_rank);
   const bool is_forwarder = !has_one_receiver || grid.forwarder(own_row, shape.receiver) == own_rank;
@@ -293,6 +296,7 @@ void run_grid_packet(node_group& group, workspace& work, const collective_shape&
     }
   }
   group.complete(column_sequence);
+  group.refresh_completed(column_sequence);
 }
 
 void run_barrier(node_group& group) {

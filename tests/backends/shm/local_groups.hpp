@@ -9,6 +9,9 @@
 
 namespace shm_test {
 
+// Thrown by a rank that waits, because no other thread could end its wait.
+struct wait_without_end {};
+
 class local_groups {
  public:
   explicit local_groups(int ranks) : m_process_of(static_cast<std::size_t>(ranks)) {
@@ -24,8 +27,10 @@ class local_groups {
       context.size = context.process_size = ranks;
       context.process_of = m_process_of.data();
       context.set_awaited_rank = [](void*, int) {};
+      context.progress = [](void*) -> int { throw wait_without_end{}; };
       isthmus::shm::segment_connection connection;
       connection.sizes = slot_geometry;
+      connection.parameters = {.spins = 1'000'000, .streaming_bytes = 0, .address_bytes = 0};
       connection.segments = segments;
       m_groups.push_back(std::make_unique<isthmus::shm::node_group>(context, std::move(connection)));
     }

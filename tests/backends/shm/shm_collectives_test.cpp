@@ -161,6 +161,34 @@ TEST_P(shm_collectives, back_to_back_calls_with_skewed_ranks) {
                           }
                         }),
             failures{});
+                        }),
+            failures{});
+}
+
+// Runs of calls with one root. Senders run ahead of a slow root, and must not overwrite what it has yet to read, also
+// after the root or the kind of call has changed.
+TEST_P(shm_collectives, senders_do_not_overrun_a_slow_root) {
+  EXPECT_EQ(run_backend(make_setting(),
+                        [](rank& self) {
+                          constexpr isthmus_collective kinds[] = {ISTHMUS_REDUCE, ISTHMUS_GATHER,
+                                                                  ISTHMUS_SCATTER, ISTHMUS_ALLREDUCE};
+                          constexpr const char* staging[] = {"packet", "grid_packet", "one_shot",
+                                                             "one_shot_per_reader"};
+                          std::mt19937_64 shared_random(42), own(static_cast<std::uint64_t>(self.number()));
+                          for (int run = 0; run < (is_oversubscribed(self) ? 20 : 150); ++run) {
+                            collective_case p;
+                            p.collective = kinds[shared_random() % std::size(kinds)];
+                            p.algorithm = staging[shared_random() % std::size(staging)];
+                            p.root =
+                                static_cast<int>(shared_random() % static_cast<std::uint64_t>(self.size()));
+                            p.count = 1 + shared_random() % 40;
+                            for (std::uint64_t calls = 1 + shared_random() % 20; calls > 0; --calls) {
+                              p.seed = shared_random();
+                              if (self.number() == p.root && own() % 8 == 0)
+                                std::this_thread::sleep_for(std::chrono::microseconds(own() % 500));
+                              run_case(self, p);
+                            }
+                          }
 }
 
 // Enough calls for rank 0 to try the other store mode several times, with ranks using both modes at
