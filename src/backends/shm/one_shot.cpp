@@ -78,6 +78,7 @@ class one_shot {
   void receive_chunk(std::uint64_t k, std::uint64_t sequence) {
     const std::uint64_t begin = chunk_begin(k);
     m_work.ranges.clear();
+    if (m_shape.receiver != all_ranks && m_shape.source == all_ranks) prefetch_flags(sequence);
     for (int i = 1; i <= m_group.size(); ++i) {  // this rank comes last
       const int peer = (m_rank + i) % m_group.size();
       if (!m_shape.is_source(peer)) continue;
@@ -95,6 +96,19 @@ class one_shot {
     if (!m_is_shared) return copy_interleaved(m_work.ranges, m_result_mode);
     // data that all ranks read is copied faster one range after the other
     for (const copy_range& each : m_work.ranges) copy(each.destination, each.source, each.bytes, m_result_mode);
+  }
+
+  // A call with one receiver is limited by that receiver, so the cache misses of the flags overlap. A prefetch of a flag
+  // that is not set yet takes the line away from its owner. Once one peer has staged, the others usually have also.
+  void prefetch_flags(std::uint64_t sequence) {
+    for (int i = 1; i < m_group.size(); ++i) {
+      const int peer = (m_rank + i) % m_group.size();
+      const flag& staged = m_group.slot(peer, sequence).staged;
+      if (i == 1)
+        m_group.wait_for(peer, staged, sequence);
+      else
+        __builtin_prefetch(&staged);
+    }
   }
 
   // Reduces the contributions. With streaming stores, works in blocks that stay in the L1 cache between the
