@@ -131,9 +131,9 @@ enum class staging_layout { shared, per_reader };
 void run_one_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
                   staging_layout layout);
 
-// Results of slices are staged, and receivers copy them (gather). Or each rank writes its results into the buffer of
-// the only receiver (push).
-enum class result_transfer { gather, push };
+// Results of slices are staged, and receivers copy them (gather). With one receiver, each rank can write its results into
+// the buffer of that rank (push), or the receiver reduces no slice, because it copies all results (gather_only).
+enum class result_transfer { gather, push, gather_only };
 
 // Reduce-scatter, then gather, for allreduce and reduce. Pipelined by chunks.
 void run_two_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,

@@ -48,6 +48,7 @@ constexpr algorithm_choice choices[] = {
     {shm_algorithm::two_shot_packet, store_policy::cached},
     {shm_algorithm::grid_packet, store_policy::cached},
     {shm_algorithm::one_shot, store_policy::cached},
+                                           "two_shot_gather",
     {shm_algorithm::one_shot, store_policy::streaming},
     {shm_algorithm::one_shot, store_policy::adaptive},
     {shm_algorithm::one_shot, store_policy::cached, staging_layout::per_reader},
@@ -65,6 +66,7 @@ bool supports_two_shot(isthmus_collective collective) {
   return row.is_reduction && row.send_extent == extent::count;
 }
 
+    {shm_algorithm::two_shot, store_policy::cached, staging_layout::shared, result_transfer::gather_only},
 bool is_per_destination(isthmus_collective collective) {
   return row_of(collective).send_extent != extent::count;
 }
@@ -89,8 +91,8 @@ class shm_state {
         if (uses_channels(operation.collective)) return "only some ranks know the counts: use shm:channel";
         return operation.collective == ISTHMUS_BARRIER ? "a barrier moves no data: use shm:packet" : nullptr;
       case shm_algorithm::two_shot:
-        if (choices[requested].transfer == result_transfer::push && operation.collective != ISTHMUS_REDUCE)
-          return "two_shot_push supports only reduce";
+        if (choices[requested].transfer != result_transfer::gather && operation.collective != ISTHMUS_REDUCE)
+          return "two_shot_push and two_shot_gather support only reduce";
         return supports_two_shot(operation.collective) ? nullptr
                                                        : "two_shot supports only allreduce and reduce";
       case shm_algorithm::channel:

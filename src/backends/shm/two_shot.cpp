@@ -7,17 +7,25 @@
 namespace isthmus::shm {
 namespace {
 
+// Order of the ranks in a chunk: the position of `first` is 0.
+struct rank_order {
+  int first, ranks;
+
+  std::uint64_t position(int rank) const { return static_cast<std::uint64_t>((rank + ranks - first) % ranks); }
+};
+
 // One chunk of the vector, in bytes. The ranks divide it into slices of whole lines.
 struct vector_chunk {
   std::uint64_t sequence;
   std::uint64_t begin;   // in the vector
   std::uint64_t length;  // total of all slices
   std::uint64_t slice;   // of one slice; the last ones may be shorter or empty
+  rank_order order;
 
-  std::uint64_t slice_begin(int rank) const {
-    return std::min(length, slice * static_cast<std::uint64_t>(rank));
+  std::uint64_t slice_begin(int rank) const { return std::min(length, slice * order.position(rank)); }
+  std::uint64_t slice_length(int rank) const {
+    return std::min(length, slice * (order.position(rank) + 1)) - slice_begin(rank);
   }
-  std::uint64_t slice_length(int rank) const { return slice_begin(rank + 1) - slice_begin(rank); }
 };
 
 class two_shot {
@@ -28,7 +36,11 @@ class two_shot {
         m_work(work),
         m_shape(shape),
         m_bytes(shape.count * shape.element_bytes),
-        m_chunk_bytes(chunk_bytes(group, m_bytes)),
+        m_reducers(static_cast<std::uint64_t>(
+            transfer == result_transfer::gather_only ? std::max(1, group.size() - 1) : group.size())),
+        m_order{transfer == result_transfer::gather_only ? (shape.receiver + 1) % group.size() : 0,
+                group.size()},
+        m_chunk_bytes(chunk_bytes(group, m_bytes, m_reducers)),
         m_block_bytes(group.size() > few_ranks ? max_block_bytes : 512),
         m_is_receiver(shape.is_receiver(group.rank())),
         m_pushes(transfer == result_transfer::push),
@@ -69,10 +81,9 @@ class two_shot {
 
   // Returns the number of bytes that the blocks of a slot hold. Short vectors use smaller chunks, so that their
   // chunks overlap as well. A slice has at least one page.
-  static std::uint64_t chunk_bytes(const node_group& group, std::uint64_t bytes) {
-    const auto ranks = static_cast<std::uint64_t>(group.size());
-    const std::uint64_t min_bytes = page_bytes * ranks,
-                        max_bytes = group.sizes().slot_block_bytes(group.size()) * ranks;
+  static std::uint64_t chunk_bytes(const node_group& group, std::uint64_t bytes, std::uint64_t reducers) {
+    const std::uint64_t min_bytes = page_bytes * reducers,
+                        max_bytes = group.sizes().slot_block_bytes(group.size()) * reducers;
     return std::min(max_bytes, std::max(min_bytes, round_up(bytes / 4, min_bytes)));
   }
 
@@ -81,21 +92,26 @@ class two_shot {
     if (step < delay || step - delay >= m_chunks) return std::nullopt;
     const std::uint64_t k = step - delay, begin = k * m_chunk_bytes;
     const std::uint64_t length = std::min(m_chunk_bytes, m_bytes - begin);
-    const auto ranks = static_cast<std::uint64_t>(m_group.size());
-    return vector_chunk{m_first + k, begin, length, round_up((length + ranks - 1) / ranks, line_bytes)};
+    const std::uint64_t slice = round_up((length + m_reducers - 1) / m_reducers, line_bytes);
+    return vector_chunk{m_first + k, begin, length, slice, m_order};
   }
+
+  // False for a root that only gathers.
+  bool reduces() const { return m_order.position(m_group.rank()) < m_reducers; }
 
   void wait_for_peers(const std::optional<vector_chunk>& staged, const std::optional<vector_chunk>& reduced,
                       const std::optional<vector_chunk>& gathered) {
     if (staged) m_group.reserve_slot(staged->sequence);
+    const bool waits_for_contributions = reduced && reduces();
     // Each flag is a cache miss, so all of them are prefetched before the first is polled.
     for (int r = 0; r < m_group.size(); ++r) {
-      if (reduced) __builtin_prefetch(&m_group.slot(r, reduced->sequence).staged);
+      if (waits_for_contributions) __builtin_prefetch(&m_group.slot(r, reduced->sequence).staged);
       if (gathered) __builtin_prefetch(&m_group.slot(r, gathered->sequence).reduced);
     }
     for (int i = 1; i < m_group.size(); ++i) {
       const int peer = (m_group.rank() + i) % m_group.size();
-      if (reduced) m_group.wait_for(peer, m_group.slot(peer, reduced->sequence).staged, reduced->sequence);
+      if (waits_for_contributions)
+        m_group.wait_for(peer, m_group.slot(peer, reduced->sequence).staged, reduced->sequence);
       if (gathered && m_is_receiver)
         m_group.wait_for(peer, m_group.slot(peer, gathered->sequence).reduced, gathered->sequence);
     }
@@ -120,9 +136,10 @@ class two_shot {
     m_work.ranges.clear();
     for (int i = 1; i < m_group.size(); ++i) {
       const int peer = (m_group.rank() + i) % m_group.size();
-      m_work.ranges.push_back({m_group.data_for(peer, m_group.rank(), chunk.sequence) + position,
-                               m_shape.send_buf + chunk.begin + chunk.slice_begin(peer) + position,
-                               block_length(chunk.slice_length(peer), position)});
+      const std::uint64_t length = block_length(chunk.slice_length(peer), position);
+      if (length > 0)
+        m_work.ranges.push_back({m_group.data_for(peer, m_group.rank(), chunk.sequence) + position,
+                                 m_shape.send_buf + chunk.begin + chunk.slice_begin(peer) + position, length});
     }
     copy_staged(m_group, m_work.ranges, m_staging_mode);
   }
@@ -191,7 +208,9 @@ class two_shot {
   node_group& m_group;
   workspace& m_work;
   const collective_shape& m_shape;
-  std::uint64_t m_bytes, m_chunk_bytes, m_block_bytes;
+  std::uint64_t m_bytes, m_reducers;
+  rank_order m_order;
+  std::uint64_t m_chunk_bytes, m_block_bytes;
   bool m_is_receiver, m_pushes;
   std::byte* m_root_buffer = nullptr;  // in the root's process
   std::uint64_t m_root_sequence = 0;

@@ -28,6 +28,7 @@ constexpr const char* algorithms[] = {nullptr,
                                       "two_shot",
                                       "two_shot_streamed",
                                       "two_shot_push",
+                                      "two_shot_gather",
                                       "zero_copy",
                                       "zero_copy_streamed"};
 constexpr const char* reducing[] = {
@@ -161,8 +162,6 @@ TEST_P(shm_collectives, back_to_back_calls_with_skewed_ranks) {
                           }
                         }),
             failures{});
-                        }),
-            failures{});
 }
 
 // Runs of calls with one root. Senders run ahead of a slow root, and must not overwrite what it has yet to read, also
@@ -189,6 +188,8 @@ TEST_P(shm_collectives, senders_do_not_overrun_a_slow_root) {
                               run_case(self, p);
                             }
                           }
+                        }),
+            failures{});
 }
 
 // Enough calls for rank 0 to try the other store mode several times, with ranks using both modes at
