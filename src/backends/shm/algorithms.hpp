@@ -127,9 +127,16 @@ void run_barrier(node_group& group);
 // single rank has read.
 enum class staging_layout { shared, per_reader };
 
+// The receivers whose blocks are staged. some: the root of a scatter and every third rank after it.
+enum class staged_receivers { all, some };
+constexpr bool is_staged(staged_receivers receivers, int root, int rank, int size) {
+  const int distance = (rank - root + size) % size;
+  return receivers == staged_receivers::all || distance == 0 || distance % 3 == 1;
+}
+
 // Sources stage their data, and receivers read every contribution. Pipelined by chunks.
 void run_one_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
-                  staging_layout layout);
+                  staging_layout layout, staged_receivers receivers = staged_receivers::all);
 
 // Results of slices are staged, and receivers copy them (gather). With one receiver, each rank can write its results into
 // the buffer of that rank (push), or the receiver reduces no slice, because it copies all results (gather_only).
@@ -144,5 +151,9 @@ void run_two_shot(node_group& group, workspace& work, const collective_shape& sh
 // `is_overwriting`: it would overwrite data that peers have yet to read (alltoall in place).
 bool run_zero_copy(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
                    bool is_overwriting);
+
+// Scatter. The root stages the blocks of some receivers, while the others copy theirs as in zero_copy. Returns false on
+// all ranks, without side effects, if a rank cannot access the root's buffer.
+bool run_divided_scatter(node_group& group, workspace& work, const collective_shape& shape);
 
 }  // namespace isthmus::shm

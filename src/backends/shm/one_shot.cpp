@@ -9,11 +9,12 @@ namespace {
 class one_shot {
  public:
   one_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
-           staging_layout layout)
+           staging_layout layout, staged_receivers receivers)
       : m_group(group),
         m_work(work),
         m_shape(shape),
         m_rank(group.rank()),
+        m_receivers(receivers),
         m_is_shared(shape.sends_same_block() && layout == staging_layout::shared),
         m_chunk_elements(chunk_bytes(group, shape, m_is_shared) / shape.element_bytes),
         m_staging_mode(staging_mode),
@@ -23,7 +24,7 @@ class one_shot {
   void run() {
     const std::uint64_t chunks = (m_shape.count + m_chunk_elements - 1) / m_chunk_elements;
     const std::uint64_t first = m_group.allocate_sequence_numbers(chunks, m_shape.receiver);
-    const bool is_source = m_shape.has_receivers(), is_receiver = m_shape.is_receiver(m_rank);
+    const bool is_source = m_shape.has_receivers(), is_receiver = receives(m_rank);
     for (std::uint64_t k = 0; k <= chunks; ++k) {
       if (is_source && k < chunks) stage_chunk(k, first + k);
       if (k == 0) continue;
@@ -35,6 +36,9 @@ class one_shot {
   }
 
  private:
+  bool receives(int rank) const {
+    return m_shape.is_receiver(rank) && is_staged(m_receivers, m_shape.source, rank, m_group.size());
+  }
   // Returns the number of bytes of one block in a slot. If each reader has its own block, the blocks
   // share the slot.
   static std::uint64_t chunk_bytes(const node_group& group, const collective_shape& shape, bool is_shared) {
@@ -62,7 +66,7 @@ class one_shot {
     if (!m_is_shared)
       for (int i = 1; i < m_group.size(); ++i) {
         const int peer = (m_rank + i) % m_group.size();
-        if (m_shape.is_receiver(peer))
+        if (receives(peer))
           m_work.ranges.push_back({m_group.data_for(peer, m_rank, sequence), from + m_shape.send_offset(peer),
                                    chunk_bytes(k, m_shape.send_elements(peer))});
       }
@@ -131,6 +135,7 @@ class one_shot {
   workspace& m_work;
   const collective_shape& m_shape;
   int m_rank;
+  staged_receivers m_receivers;
   bool m_is_shared;  // all ranks read the same staged block
   std::uint64_t m_chunk_elements;
   store_mode m_staging_mode, m_result_mode;
@@ -139,8 +144,8 @@ class one_shot {
 }  // namespace
 
 void run_one_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
-                  staging_layout layout) {
-  one_shot(group, work, shape, staging_mode, layout).run();
+                  staging_layout layout, staged_receivers receivers) {
+  one_shot(group, work, shape, staging_mode, layout, receivers).run();
 }
 
 }  // namespace isthmus::shm

@@ -15,7 +15,16 @@
 namespace isthmus::shm {
 namespace {
 
-enum class shm_algorithm { packet, two_shot_packet, grid_packet, one_shot, two_shot, zero_copy, channel };
+enum class shm_algorithm {
+  packet,
+  two_shot_packet,
+  grid_packet,
+  one_shot,
+  two_shot,
+  zero_copy,
+  divided,
+  channel
+};
 
 // Store mode for memory that other ranks read. adaptive: chosen at run time by store_chooser.
 enum class store_policy { cached, streaming, adaptive };
@@ -39,8 +48,10 @@ constexpr const char* algorithm_names[] = {"packet",
                                            "two_shot_streamed",
                                            "two_shot_adaptive",
                                            "two_shot_push",
+                                           "two_shot_gather",
                                            "zero_copy",
                                            "zero_copy_streamed",
+                                           "divided",
                                            "channel",
                                            nullptr};
 constexpr algorithm_choice choices[] = {
@@ -48,7 +59,6 @@ constexpr algorithm_choice choices[] = {
     {shm_algorithm::two_shot_packet, store_policy::cached},
     {shm_algorithm::grid_packet, store_policy::cached},
     {shm_algorithm::one_shot, store_policy::cached},
-                                           "two_shot_gather",
     {shm_algorithm::one_shot, store_policy::streaming},
     {shm_algorithm::one_shot, store_policy::adaptive},
     {shm_algorithm::one_shot, store_policy::cached, staging_layout::per_reader},
@@ -56,8 +66,10 @@ constexpr algorithm_choice choices[] = {
     {shm_algorithm::two_shot, store_policy::streaming},
     {shm_algorithm::two_shot, store_policy::adaptive},
     {shm_algorithm::two_shot, store_policy::cached, staging_layout::shared, result_transfer::push},
+    {shm_algorithm::two_shot, store_policy::cached, staging_layout::shared, result_transfer::gather_only},
     {shm_algorithm::zero_copy, store_policy::cached},
     {shm_algorithm::zero_copy, store_policy::streaming},
+    {shm_algorithm::divided, store_policy::adaptive},
     {shm_algorithm::channel, store_policy::cached}};
 static_assert(std::size(algorithm_names) == std::size(choices) + 1);
 
@@ -66,7 +78,6 @@ bool supports_two_shot(isthmus_collective collective) {
   return row.is_reduction && row.send_extent == extent::count;
 }
 
-    {shm_algorithm::two_shot, store_policy::cached, staging_layout::shared, result_transfer::gather_only},
 bool is_per_destination(isthmus_collective collective) {
   return row_of(collective).send_extent != extent::count;
 }
@@ -95,6 +106,8 @@ class shm_state {
           return "two_shot_push and two_shot_gather support only reduce";
         return supports_two_shot(operation.collective) ? nullptr
                                                        : "two_shot supports only allreduce and reduce";
+      case shm_algorithm::divided:
+        return operation.collective == ISTHMUS_SCATTER ? nullptr : "divided supports only scatter";
       case shm_algorithm::channel:
         return uses_channels(operation.collective) || operation.collective == ISTHMUS_ALLTOALL
                    ? nullptr
@@ -193,16 +206,22 @@ class shm_state {
       case shm_algorithm::one_shot:
       case shm_algorithm::two_shot: return run_staged(operation.collective, shape, choice);
       case shm_algorithm::zero_copy:
+      case shm_algorithm::divided:
       case shm_algorithm::channel:  // handled above
         break;
     }
-    const store_mode staging_mode =
-        choice.policy == store_policy::cached ? store_mode::cached : store_mode::streaming;
-    if (run_zero_copy(m_group, m_work, shape, staging_mode, overwrites_unsent_data(operation))) return;
+    if (choice.algorithm == shm_algorithm::divided ? run_divided_scatter(m_group, m_work, shape)
+                                                   : copy_directly(operation, shape, choice.policy))
+      return;
     if (is_requested) log_fallback(operation.collective, requested);
     const auto staged =
         supports_two_shot(operation.collective) ? shm_algorithm::two_shot : shm_algorithm::one_shot;
     run_staged(operation.collective, shape, {staged, choice.policy});
+  }
+
+  bool copy_directly(const isthmus_operation& operation, const collective_shape& shape, store_policy policy) {
+    const store_mode staging_mode = policy == store_policy::cached ? store_mode::cached : store_mode::streaming;
+    return run_zero_copy(m_group, m_work, shape, staging_mode, overwrites_unsent_data(operation));
   }
 
   void log_fallback(isthmus_collective collective, int requested) {

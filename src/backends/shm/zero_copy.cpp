@@ -67,6 +67,29 @@ class zero_copy {
     return is_accessible;
   }
 
+  // Without help of the root, receivers write only to their own buffers, so that a receiver waits for nobody at the end.
+  bool run_divided_scatter() {
+    m_sequence = m_group.allocate_sequence_numbers(1);
+    publish_locations(false);
+    const bool is_accessible = can_run();
+    const int root = m_shape.source, own_rank = m_group.rank();
+    const accessible_buffer from = access_send_buffer(root);  // staging reuses the slots of the locations
+    m_group.complete(m_sequence);
+    if (!is_accessible) return false;
+    // A rank whose block is not staged completes these sequence numbers at once.
+    run_one_shot(m_group, m_work, m_shape, store_mode::cached, staging_layout::shared, staged_receivers::some);
+    if (!is_staged(staged_receivers::some, root, own_rank, m_group.size()))
+      read_block(m_shape.recv_buf, from, m_shape.send_offset(own_rank),
+                 m_shape.recv_elements(own_rank) * m_shape.element_bytes);
+    m_group.poll_abort();  // data read from a rank that aborted is undefined
+    streaming_fence();
+    const std::uint64_t last_sequence = m_group.allocate_sequence_numbers(1);
+    m_group.complete(last_sequence);
+    if (own_rank == root)
+      m_group.wait_until_all_complete(last_sequence);  // until then, peers read the root's buffer
+    return true;
+  }
+
  private:
   // True for gather.
   bool is_push() const { return m_shape.receiver != all_ranks && m_shape.reduce == nullptr; }
@@ -333,6 +356,10 @@ class zero_copy {
 };
 
 }  // namespace
+
+bool run_divided_scatter(node_group& group, workspace& work, const collective_shape& shape) {
+  return zero_copy(group, work, shape, store_mode::cached).run_divided_scatter();
+}
 
 bool run_zero_copy(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
                    bool is_overwriting) {

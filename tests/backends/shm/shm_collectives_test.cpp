@@ -30,7 +30,8 @@ constexpr const char* algorithms[] = {nullptr,
                                       "two_shot_push",
                                       "two_shot_gather",
                                       "zero_copy",
-                                      "zero_copy_streamed"};
+                                      "zero_copy_streamed",
+                                      "divided"};
 constexpr const char* reducing[] = {
     "packet",   "two_shot_packet",   "grid_packet", "one_shot",           "one_shot_streamed",
     "two_shot", "two_shot_streamed", "zero_copy",   "zero_copy_streamed", "one_shot_per_reader"};
