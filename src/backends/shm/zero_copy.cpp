@@ -67,7 +67,7 @@ class zero_copy {
     return is_accessible;
   }
 
-  // Without help of the root, receivers write only to their own buffers, so that a receiver waits for nobody at the end.
+  // Without help of the root, receivers write only to their own buffers, so that a receiver waits for no rank at the end.
   bool run_divided_scatter() {
     m_sequence = m_group.allocate_sequence_numbers(1);
     publish_locations(false);
