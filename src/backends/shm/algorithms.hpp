@@ -138,13 +138,12 @@ constexpr bool is_staged(staged_receivers receivers, int root, int rank, int siz
 void run_one_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
                   staging_layout layout, staged_receivers receivers = staged_receivers::all);
 
-// Results of slices are staged, and receivers copy them (gather). With one receiver, each rank can write its results into
-// the buffer of that rank (push), or the receiver reduces no slice, because it copies all results (gather_only).
-enum class result_transfer { gather, push, gather_only };
+// Which ranks reduce a slice. The root of a reduce already copies all results (all_but_root).
+enum class slice_reducers { all, all_but_root };
 
 // Reduce-scatter, then gather, for allreduce and reduce. Pipelined by chunks.
 void run_two_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
-                  result_transfer transfer);
+                  slice_reducers reducers);
 
 // Copies directly between user buffers, through mappings if they exist, and otherwise through the kernel.
 // Returns false on all ranks, without side effects, if any rank cannot access a buffer that it needs or has set

@@ -33,7 +33,7 @@ struct algorithm_choice {
   shm_algorithm algorithm;
   store_policy policy;
   staging_layout layout = staging_layout::shared;
-  result_transfer transfer = result_transfer::gather;
+  slice_reducers reducers = slice_reducers::all;
 };
 
 // In the same order as choices.
@@ -47,7 +47,6 @@ constexpr const char* algorithm_names[] = {"packet",
                                            "two_shot",
                                            "two_shot_streamed",
                                            "two_shot_adaptive",
-                                           "two_shot_push",
                                            "two_shot_gather",
                                            "zero_copy",
                                            "zero_copy_streamed",
@@ -65,8 +64,7 @@ constexpr algorithm_choice choices[] = {
     {shm_algorithm::two_shot, store_policy::cached},
     {shm_algorithm::two_shot, store_policy::streaming},
     {shm_algorithm::two_shot, store_policy::adaptive},
-    {shm_algorithm::two_shot, store_policy::cached, staging_layout::shared, result_transfer::push},
-    {shm_algorithm::two_shot, store_policy::cached, staging_layout::shared, result_transfer::gather_only},
+    {shm_algorithm::two_shot, store_policy::cached, staging_layout::shared, slice_reducers::all_but_root},
     {shm_algorithm::zero_copy, store_policy::cached},
     {shm_algorithm::zero_copy, store_policy::streaming},
     {shm_algorithm::divided, store_policy::adaptive},
@@ -102,8 +100,8 @@ class shm_state {
         if (uses_channels(operation.collective)) return "only some ranks know the counts: use shm:channel";
         return operation.collective == ISTHMUS_BARRIER ? "a barrier moves no data: use shm:packet" : nullptr;
       case shm_algorithm::two_shot:
-        if (choices[requested].transfer != result_transfer::gather && operation.collective != ISTHMUS_REDUCE)
-          return "two_shot_push and two_shot_gather support only reduce";
+        if (choices[requested].reducers != slice_reducers::all && operation.collective != ISTHMUS_REDUCE)
+          return "two_shot_gather supports only reduce";
         return supports_two_shot(operation.collective) ? nullptr
                                                        : "two_shot supports only allreduce and reduce";
       case shm_algorithm::divided:
@@ -242,7 +240,7 @@ class shm_state {
         is_adaptive ? m_chooser.begin(collective, shape.count * shape.element_bytes, shape.timing_rank())
                     : (choice.policy == store_policy::cached ? store_mode::cached : store_mode::streaming);
     if (choice.algorithm == shm_algorithm::two_shot)
-      run_two_shot(m_group, m_work, shape, staging_mode, choice.transfer);
+      run_two_shot(m_group, m_work, shape, staging_mode, choice.reducers);
     else
       run_one_shot(m_group, m_work, shape, staging_mode, choice.layout);
     if (is_adaptive) m_chooser.end();

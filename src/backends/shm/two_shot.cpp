@@ -31,19 +31,18 @@ struct vector_chunk {
 class two_shot {
  public:
   two_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
-           result_transfer transfer)
+           slice_reducers reducers)
       : m_group(group),
         m_work(work),
         m_shape(shape),
         m_bytes(shape.count * shape.element_bytes),
         m_reducers(static_cast<std::uint64_t>(
-            transfer == result_transfer::gather_only ? std::max(1, group.size() - 1) : group.size())),
-        m_order{transfer == result_transfer::gather_only ? (shape.receiver + 1) % group.size() : 0,
+            reducers == slice_reducers::all_but_root ? std::max(1, group.size() - 1) : group.size())),
+        m_order{reducers == slice_reducers::all_but_root ? (shape.receiver + 1) % group.size() : 0,
                 group.size()},
         m_chunk_bytes(chunk_bytes(group, m_bytes, m_reducers)),
         m_block_bytes(group.size() > few_ranks ? max_block_bytes : 512),
         m_is_receiver(shape.is_receiver(group.rank())),
-        m_pushes(transfer == result_transfer::push),
         m_staging_mode(staging_mode),
         m_result_mode(result_store_mode(group, shape)) {}
 
@@ -51,7 +50,6 @@ class two_shot {
   // steps later. By then, peers have published their parts. Within a step, writes of one chunk overlap with
   // reads of another.
   void run() {
-    if (m_pushes) publish_root_buffer();
     m_chunks = (m_bytes + m_chunk_bytes - 1) / m_chunk_bytes;
     m_first = m_group.allocate_sequence_numbers(m_chunks);
     for (std::uint64_t step = 0; step < m_chunks + 2 * stage_distance; ++step) {
@@ -64,8 +62,7 @@ class two_shot {
         if (staged) stage(*staged, position);
         if (reduced) reduce(*reduced, position);
       }
-      if (reduced && m_pushes) push(*reduced);
-      if (gathered && m_is_receiver && !m_pushes) gather(*gathered);
+      if (gathered && m_is_receiver) gather(*gathered);
       publish(staged, reduced, gathered);
     }
     if (m_result_mode == store_mode::streaming) streaming_fence();
@@ -170,50 +167,13 @@ class two_shot {
     }
   }
 
-  // The root offers its receive buffer. If the kernel cannot copy into it, the root gathers the results.
-  void publish_root_buffer() {
-    m_root_sequence = m_group.allocate_sequence_numbers(1);
-    if (!m_is_receiver) return;
-    m_pushes = m_group.memory().is_accessible_by_all(m_shape.recv_buf);
-    if (m_pushes) m_group.memory().expose({m_shape.recv_buf, m_bytes, true, false});
-    m_group.reserve_slot(m_root_sequence);
-    slot_header& own_header = m_group.slot(m_group.rank(), m_root_sequence);
-    own_header.recv = {0, 0, m_pushes ? m_shape.recv_buf : nullptr};
-    own_header.call_signature = m_group.call_signature();
-    m_group.set_flag(own_header.staged, m_root_sequence);
-    m_group.complete(m_root_sequence);
-  }
-
-  // Writes this rank's slice of the result into the root's buffer.
-  void push(const vector_chunk& chunk) {
-    const int root = m_shape.receiver, own_rank = m_group.rank();
-    if (own_rank == root) return;
-    if (chunk.sequence == m_first) {
-      const slot_header& header = m_group.slot(root, m_root_sequence);
-      m_group.wait_for(root, header.staged, m_root_sequence);
-      // A rank in a different call could write past the end of the buffer, so the whole signature counts.
-      if (header.call_signature != m_group.call_signature()) m_group.fail_with_mismatch(root);
-      m_root_buffer = header.recv.address;
-      m_pushes = m_root_buffer != nullptr;
-      m_group.complete(m_root_sequence);
-    }
-    const std::uint64_t bytes = chunk.slice_length(own_rank);
-    if (!m_pushes || bytes == 0) return;
-    const write_scope scope = m_group.begin_remote_writes();
-    m_group.poll_abort();
-    m_group.memory().write_to(root, m_group.result(own_rank, chunk.sequence),
-                              m_root_buffer + chunk.begin + chunk.slice_begin(own_rank), bytes);
-  }
-
   node_group& m_group;
   workspace& m_work;
   const collective_shape& m_shape;
   std::uint64_t m_bytes, m_reducers;
   rank_order m_order;
   std::uint64_t m_chunk_bytes, m_block_bytes;
-  bool m_is_receiver, m_pushes;
-  std::byte* m_root_buffer = nullptr;  // in the root's process
-  std::uint64_t m_root_sequence = 0;
+  bool m_is_receiver;
   store_mode m_staging_mode, m_result_mode;
   std::uint64_t m_first = 0, m_chunks = 0;
 };
@@ -221,8 +181,8 @@ class two_shot {
 }  // namespace
 
 void run_two_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode,
-                  result_transfer transfer) {
-  two_shot(group, work, shape, staging_mode, transfer).run();
+                  slice_reducers reducers) {
+  two_shot(group, work, shape, staging_mode, reducers).run();
 }
 
 }  // namespace isthmus::shm

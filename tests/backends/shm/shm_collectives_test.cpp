@@ -27,7 +27,6 @@ constexpr const char* algorithms[] = {nullptr,
                                       "one_shot_per_reader",
                                       "two_shot",
                                       "two_shot_streamed",
-                                      "two_shot_push",
                                       "two_shot_gather",
                                       "zero_copy",
                                       "zero_copy_streamed",
@@ -93,26 +92,26 @@ TEST_P(shm_collectives, correct_for_every_algorithm_and_memory_type) {
 TEST_P(shm_collectives, correct_without_kernel_copies) {
   run_setup s = make_setting();
   s.options.emplace("kernel_copies", "0");
-  EXPECT_EQ(run_backend(s,
-                        [](rank& self) {
-                          std::uint64_t seed = 1000;
-                          for (const auto collective : collectives)
-                            for (const char* algorithm :
-                                 {static_cast<const char*>(nullptr), "zero_copy", "two_shot_push", "channel"})
-                              for (const auto placement : {memory::separate, memory::mixed})
-                                for (const std::uint64_t count : {17, 5000}) {
-                                  if (is_oversubscribed(self) && count != 17) continue;
-                                  collective_case p;
-                                  p.collective = collective;
-                                  p.algorithm = algorithm;
-                                  p.placement = placement;
-                                  p.count = count;
-                                  p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
-                                  p.seed = ++seed;
-                                  run_case(self, p);
-                                }
-                        }),
-            failures{});
+  EXPECT_EQ(
+      run_backend(s,
+                  [](rank& self) {
+                    std::uint64_t seed = 1000;
+                    for (const auto collective : collectives)
+                      for (const char* algorithm : {static_cast<const char*>(nullptr), "zero_copy", "channel"})
+                        for (const auto placement : {memory::separate, memory::mixed})
+                          for (const std::uint64_t count : {17, 5000}) {
+                            if (is_oversubscribed(self) && count != 17) continue;
+                            collective_case p;
+                            p.collective = collective;
+                            p.algorithm = algorithm;
+                            p.placement = placement;
+                            p.count = count;
+                            p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
+                            p.seed = ++seed;
+                            run_case(self, p);
+                          }
+                  }),
+      failures{});
 }
 
 TEST_P(shm_collectives, reduces_every_datatype_with_every_op) {

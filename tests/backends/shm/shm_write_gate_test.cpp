@@ -33,7 +33,6 @@ struct gate_case {
   memory placement;
   std::uint64_t count;      // floats
   bool is_message = false;  // true: a message from rank 1 to rank 0; false: a collective
-  const char* algorithm = "zero_copy";
 };
 
 std::ostream& operator<<(std::ostream& out, const gate_case& s) { return out << s.name; }
@@ -107,7 +106,7 @@ class gate_scenario {
  private:
   isthmus_status call() {
     return m_self.run(make_operation(m_case, m_self, m_send, m_recv),
-                      m_case.is_message ? nullptr : m_case.algorithm);
+                      m_case.is_message ? nullptr : "zero_copy");
   }
 
   void run_late_rank() {
@@ -227,8 +226,6 @@ INSTANTIATE_TEST_SUITE_P(
                     gate_case{"gather_through_the_kernel", ISTHMUS_GATHER, memory::separate, 4 << 20},
                     gate_case{"scatter_in_the_heap", ISTHMUS_SCATTER, memory::heap, in_the_heap / 2},
                     gate_case{"scatter_through_the_kernel", ISTHMUS_SCATTER, memory::separate, 4 << 20},
-                    gate_case{"reduce_through_the_kernel", ISTHMUS_REDUCE, memory::separate, 4 << 20, false,
-                              "two_shot_push"},
                     gate_case{"message_through_the_kernel", ISTHMUS_SEND, memory::separate, 4 << 20, true}),
     [](const auto& each) { return std::string(each.param.name); });
 
