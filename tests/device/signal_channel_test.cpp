@@ -14,10 +14,12 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.hpp"
 #include "device/completion_events.hpp"
 #include "device/owned.hpp"
 #include "failure/watchdog.hpp"
 #include "memory/signal_memory.hpp"
+#include "standins/standin.h"
 
 namespace {
 
@@ -147,6 +149,29 @@ TEST(signal_memory, abandoned_block_is_never_reused) {
   memories[0].abandon();
   memories.clear();
   for (int attempt = 0; attempt < 3; ++attempt) EXPECT_NE(open_blocks(1, 4096)[0].blocks()[0], first);
+}
+
+// The first segment is full, and the second one cannot be pinned.
+TEST(signal_memory, failed_segment_leaves_the_others_unchanged) {
+  std::vector<std::vector<signal_memory>> communicators;
+  std::set<void*> blocks;
+  const auto create = [&] {
+    communicators.push_back(open_blocks(1, 100 << 10));
+    return blocks.insert(communicators.back()[0].blocks()[0]).second;
+  };
+  for (int count = 0; count < 3; ++count) ASSERT_TRUE(create());
+  const bool hip = std::string(std::getenv("TEST_PLATFORM")) == "hip";
+  int failures = 0;
+  for (int count = 0; count < 3; ++count) try {
+      standin_fail_driver(hip ? "hipHostRegister" : "cuMemHostRegister_v2", 1, 2);
+      EXPECT_TRUE(create());
+    } catch (const isthmus::error& failure) {
+      EXPECT_EQ(failure.info().status, ISTHMUS_ERROR_OUT_OF_MEMORY) << failure.what();
+      ++failures;
+    }
+  EXPECT_GT(failures, 0);
+  standin_fail_driver("", 0, 0);
+  for (int count = 0; count < 3; ++count) EXPECT_TRUE(create()) << "a block in use was given away";
 }
 
 TEST(signal_memory, discarded_block_is_reused) {
