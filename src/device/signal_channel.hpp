@@ -46,7 +46,6 @@ class signal_channel {
 
   bool is_open() const { return !m_blocks.empty(); }
   int size() const { return static_cast<int>(m_blocks.size()); }
-  std::size_t words() const { return m_layout.words(); }
 
   // Returns the addresses of flags of rank `owner` in this process.
   std::uint32_t* acknowledgement(int owner, std::size_t slot, int peer) const {

@@ -18,8 +18,8 @@ namespace isthmus {
 namespace {
 
 constexpr std::uint64_t segment_bytes = 256 << 10;
-constexpr std::uint64_t block_header_bytes =
-    256;  // of a block; contains the number of ranks that have not released it
+// The header of a block contains the number of ranks that have not released it.
+constexpr std::uint64_t block_header_bytes = 256;
 
 std::uint64_t round_to_block(std::uint64_t bytes) {
   return (bytes + block_header_bytes - 1) / block_header_bytes * block_header_bytes;
@@ -53,7 +53,8 @@ class signal_segments {
   std::mutex m_mutex;
   std::map<std::array<std::uint64_t, 2>, std::shared_ptr<shared_segment>> m_pinned;  // by cookie
   std::vector<block> m_blocks;                                                       // of this process
-  std::uint64_t m_used_bytes = 0;                                                    // of its latest segment
+  shared_segment* m_latest = nullptr;                                                // of this process
+  std::uint64_t m_used_bytes = 0;                                                    // of m_latest
 };
 
 // A forked child gets segments of its own: it shares the memory of its parent.
@@ -78,17 +79,13 @@ shared_segment& signal_segments::pin(std::shared_ptr<shared_segment> segment) {
 signal_segments::block& signal_segments::find_block(std::uint64_t bytes) {
   for (block& each : m_blocks)
     if (each.bytes >= bytes && users_of(each.begin()).load(std::memory_order_acquire) == 0) return each;
-  if (m_blocks.empty() ||
-      m_used_bytes + block_header_bytes + bytes > m_blocks.back().segment->address().bytes) {
-    shared_segment& created =
-        pin(shared_segment::create(std::max(segment_bytes, block_header_bytes + bytes), segment_use::internal));
+  const std::uint64_t needed = block_header_bytes + bytes;
+  if (m_latest == nullptr || m_used_bytes + needed > m_latest->address().bytes) {
+    m_latest = &pin(shared_segment::create(std::max(segment_bytes, needed), segment_use::internal));
     m_used_bytes = 0;
-    m_blocks.push_back({&created, block_header_bytes, bytes});
-  } else {
-    m_blocks.push_back({m_blocks.back().segment, m_used_bytes + block_header_bytes, bytes});
   }
-  m_used_bytes += block_header_bytes + bytes;
-  return m_blocks.back();
+  m_used_bytes += needed;
+  return m_blocks.emplace_back(block{m_latest, m_used_bytes - bytes, bytes});
 }
 
 std::pair<void*, signal_block_address> signal_segments::take(std::uint64_t bytes, int users) {

@@ -1,8 +1,9 @@
 // Blocks of pinned host memory that all ranks of a node access: their streams, and the host at any time.
 //
-// Signals are not in device memory, because only the driver can write there, and the driver can block: while any thread
-// frees memory, all calls wait until every stream of the device is idle. A stream that waits for a dead rank would then
-// never be released. An operation of a stream on host memory takes 0.1 to 0.5 us longer (H200).
+// Signals are not in device memory, because the host can access it only through the driver, and the driver can block: while
+// any thread frees memory, copies and launches of other threads wait until every stream of the device is idle. A stream
+// that waits for a dead rank would then never be released. An operation of a stream on host memory takes 0.1 to 0.5 us
+// longer (H200).
 //
 // Lifetime: Blocks are parts of segments that remain mapped and pinned until the process ends, because unpinning waits
 //   for all streams of the device. A block is reused after all ranks that could write to it have released it. If a rank

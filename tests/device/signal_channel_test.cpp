@@ -110,7 +110,7 @@ TEST_F(signals, first_abort_is_passed_on) {
   EXPECT_EQ(channel.aborted_rank(1), std::nullopt);
 }
 
-// A thread that frees memory waits for all streams of the device, and all calls of the driver wait for this thread.
+// A thread that frees memory waits for all streams of the device, and copies and launches wait for this thread.
 TEST_F(signals, host_releases_streams_while_the_driver_is_blocked) {
   void* const block = driver().allocate(0, 4096);
   enqueue_words(stream, {{word_action::wait_equal, channel.ready(0, 0, 1), 3}});

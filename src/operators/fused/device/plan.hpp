@@ -49,9 +49,10 @@ class shared_memory {
 // Base class of device plans. It owns the streams and events, the flags that synchronize the ranks, the matrix
 // product with its measured costs, and the watch that supervises runs.
 //
-// Protocol: A rank waits until its targets have room, and clears their flags. Copy engines push chunks on the copy stream, and the sender counts them in a flag of the receiver. The receiver's receive stream waits for this
-//   flag and records an event for each chunk. At the end of a run, it clears its counters and announces room for the next
-//   run. The flags have the same values before and after each run, so a captured run can be replayed between other runs.
+// Protocol: A rank waits until its targets have room, and clears their flags. Copy engines push chunks on the copy
+//   stream, and the sender counts them in a flag of the receiver. The receiver's receive stream waits for this flag and
+//   records an event for each chunk. At the end of a run, it clears its counters and announces room for the next run.
+//   The flags have the same values before and after each run, so a captured run can be replayed between other runs.
 //   The caller's stream has only products and events, because each operation on a flag takes 2 to 3 us (H200).
 // Blocking: run() never waits. synchronize() waits for this rank's runs, close() also for the targets of its chunks.
 class device_plan : public plan {
