@@ -108,7 +108,7 @@ def _pictures(group: RecordGroup) -> list[str]:
 
 
 def _table(group: RecordGroup) -> dict[str, Any]:
-    """Returns the headings and the rows. Each cell consists of its text and "better", "worse" or ""."""
+    """Returns the headings and the rows. Each cell consists of its text and "good", "bad" or ""."""
     records_by_cell = _cells(group)
     columns = list(dict.fromkeys(column for column, _ in records_by_cell))
     best = best_peers(group.records)
@@ -146,4 +146,4 @@ def _cells(group: RecordGroup) -> dict[tuple[tuple[str, str], int], Record]:
 
 def _ratio(record: Record | None, peer: Record | None) -> tuple[str, str]:
     ratio = speedup(record, peer) if record else None
-    return ("", "") if ratio is None else (f"{ratio:.2f}", "better" if ratio >= 1 else "worse")
+    return ("", "") if ratio is None else (f"{ratio:.2f}", "good" if ratio >= 1 else "bad")

@@ -12,8 +12,9 @@ _WIDTH, _LEFT, _RIGHT, _TOP = 620, 74, 22, 30
 _PLOT_HEIGHT, _LEGEND_LINE = 300, 20
 _LEGEND_COLUMNS = 3
 # A plot inside of a page takes the colors of its text from the page. A file of its own has a white background.
-_INSIDE = 'fill="currentColor"'
-_ALONE = f'xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" fill="#1f2328"'
+# The style sheet of a page sets the color and the font of the pictures inside it.
+_FONT = 'font-family="system-ui, sans-serif" font-size="12"'
+_ALONE = f'xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" fill="#1f2328" {_FONT} '
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,10 @@ def _text(x: float, y: float, text: str, anchor: str = "", size: int = 0) -> str
 
 
 def _polyline(places: Sequence[tuple[int, int]]) -> str:
-    """Returns a path with relative coordinates, which are shorter."""
-    steps = (f"{x - before_x} {y - before_y}" for (before_x, before_y), (x, y) in pairwise(places))
-    return f"M{places[0][0]} {places[0][1]}l{' '.join(steps)}" if len(places) > 1 else ""
+    """Returns a path with relative coordinates, which are shorter. A minus sign also separates numbers."""
+    steps = ((x - before_x, y - before_y) for (before_x, before_y), (x, y) in pairwise(places))
+    path = " ".join(f"{x} {y}" for x, y in steps if (x, y) != (0, 0)).replace(" -", "-")
+    return f"M{places[0][0]} {places[0][1]}l{path or '0 0'}" if len(places) > 1 else ""
 
 
 def _shape(line: Series) -> str:
@@ -144,7 +146,7 @@ def _legend(series: Sequence[Series], top: float) -> tuple[list[str], list[str]]
 def _document(parts: Sequence[str], height: float, title: str, alone: bool) -> str:
     background = f'<rect width="{_WIDTH}" height="{height:.0f}" fill="#ffffff"/>' if alone else ""
     return (
-        f'<svg {_ALONE if alone else _INSIDE} viewBox="0 0 {_WIDTH} {height:.0f}" role="img" '
-        f'aria-label="{escape(title)}" font-family="system-ui, sans-serif" font-size="12">'
+        f'<svg {_ALONE if alone else ""}viewBox="0 0 {_WIDTH} {height:.0f}" role="img" '
+        f'aria-label="{escape(title)}">'
         f"{background}{''.join(parts)}</svg>"
     )
