@@ -73,7 +73,8 @@ def application(name: str) -> Row:
     )
 
 
-def fused(gpus: int, product: str, mode: str = "stream") -> Row:
+def fused(gpus: str, product: str, mode: str = "stream") -> Row:
+    """`gpus`: for example 2 H200."""
     is_gather = product.startswith("AllGather")
     collective = "allgather_gemm" if is_gather else "gemm_reduce_scatter"
     own = {"provider": "isthmus", "view": "fused", "collective": collective, "mode": mode}
@@ -81,9 +82,10 @@ def fused(gpus: int, product: str, mode: str = "stream") -> Row:
         peers = "faster of PyTorch's all-gather + matmul and `fused_all_gather_matmul`"
     else:
         peers = "faster of PyTorch's matmul + reduce-scatter and `fused_matmul_reduce_scatter`"
-    label = f"{product}, {gpus} H200{', in graphs' if mode == 'graph' else ''}"
+    label = f"{product}, {gpus}{', in graphs' if mode == 'graph' else ''}"
     peer = providers("torch_sequential", "torch_async_tp", mode=mode)
-    return Row(label, f"h200x{gpus}-fused", own, peers, peer)
+    count, kind = gpus.lower().split()
+    return Row(label, f"{kind}x{count}-fused", own, peers, peer)
 
 
 def allreduce(gpus: int) -> Row:
@@ -285,6 +287,16 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
                 "NCCL",
                 providers("nccl"),
             ),
+            *(
+                Row(
+                    f"decode steps with the preloaded library{more}, 2 H100",
+                    "h100x2-torch_decode",
+                    {"provider": "nccl_preload", "mode": mode},
+                    "NCCL",
+                    providers("nccl", mode=mode),
+                )
+                for mode, more in (("graph", ", CUDA graphs"), ("eager", ""))
+            ),
         ],
     ),
     "llama.cpp on several GPUs": (
@@ -332,11 +344,11 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
                 "NCCL alone",
                 providers("nccl", mode="graph"),
             ),
-            fused(2, "AllGather + GEMM"),
-            fused(2, "AllGather + GEMM", "graph"),
-            fused(4, "AllGather + GEMM"),
-            fused(2, "GEMM + ReduceScatter"),
-            fused(4, "GEMM + ReduceScatter"),
+            fused("2 H200", "AllGather + GEMM"),
+            fused("2 H200", "AllGather + GEMM", "graph"),
+            fused("4 H100", "AllGather + GEMM"),
+            fused("2 H200", "GEMM + ReduceScatter"),
+            fused("4 H100", "GEMM + ReduceScatter"),
         ],
     ),
 }
