@@ -41,4 +41,10 @@ void release_queued_calls(const std::function<std::uint32_t()>& current,
   }
 }
 
+bool is_executing(const std::function<std::uint32_t()>& current, std::uint32_t number, double duration_s) {
+  for (const auto end = deadline_after(duration_s); wait_clock::now() < end; relax_core())
+    if (current() != number) return false;
+  return true;
+}
+
 }  // namespace isthmus

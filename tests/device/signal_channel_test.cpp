@@ -208,6 +208,15 @@ TEST(signal_memory, blocks_larger_than_a_segment) {
   EXPECT_EQ(static_cast<std::uint32_t*>(memories[1].blocks()[1])[(1 << 18) - 1], 9u);
 }
 
+TEST(queued_calls, one_gap_ends_an_execution) {
+  std::uint32_t reads = 0;
+  const auto replayed_call = [&] { return ++reads == 50 ? 0u : 7u; };
+  EXPECT_FALSE(isthmus::is_executing(replayed_call, 7, 60));
+  EXPECT_EQ(reads, 50u);
+  EXPECT_FALSE(isthmus::is_executing([] { return 8u; }, 7, 60));
+  EXPECT_TRUE(isthmus::is_executing([] { return 7u; }, 7, 0.001));
+}
+
 // A peer is killed right after the last call was enqueued, within one second of the previous call.
 // No call follows.
 TEST_F(signals, stream_of_killed_peer_is_released_after_timeout) {

@@ -80,13 +80,8 @@ bool call_watchdog::check_abort() {
   return has_failed();
 }
 
-// A captured call has the same id in every replay. Between two replays the progress word is briefly zero.
-// Periodic checks can miss that; continuous polling does not.
 bool call_watchdog::is_still_stuck(std::uint32_t id) const {
-  const auto end = clock::now() + poll_limit;
-  while (clock::now() < end)
-    if (current_call() != id) return false;
-  return true;
+  return is_executing([this] { return current_call(); }, id, seconds(poll_limit).count());
 }
 
 bool call_watchdog::are_all_acknowledged() const {

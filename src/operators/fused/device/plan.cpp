@@ -136,13 +136,9 @@ std::uint32_t device_plan::current_run() const {
   return std::atomic_ref<std::uint32_t>(*progress_word()).load(std::memory_order_acquire);
 }
 
-// Launches of a graph repeat the number of a run. Between two of them, the number is zero for some microseconds, which
-// periodic checks can miss.
 bool device_plan::is_still_stuck(std::uint32_t number) const {
-  const auto end = deadline_after(std::min(m_owner->timeout_s(), observation_limit_s));
-  for (; wait_clock::now() < end; relax_core())
-    if (current_run() != number) return false;
-  return true;
+  return is_executing([this] { return current_run(); }, number,
+                      std::min(m_owner->timeout_s(), observation_limit_s));
 }
 
 // Returns the ranks from which chunks are missing.
