@@ -91,8 +91,7 @@ void release_queued_calls(const std::function<std::uint32_t()>& current,
                           const std::function<void(std::uint32_t)>& release);
 
 // Returns true if a stream executes call `number` without interruption for `duration_s`. For on_stuck of a watch: launches of a
-// graph repeat the number, and periodic checks can miss that it is 0 for some microseconds between two of them. `current`: as
-// above.
+// graph repeat the number, and periodic checks can miss that it is 0 for some microseconds between two of them.
 bool is_executing(const std::function<std::uint32_t()>& current, std::uint32_t number, double duration_s);
 
 }  // namespace isthmus
