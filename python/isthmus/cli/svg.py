@@ -11,10 +11,11 @@ from itertools import pairwise
 _WIDTH, _LEFT, _RIGHT, _TOP = 620, 74, 22, 30
 _PLOT_HEIGHT, _LEGEND_LINE = 300, 20
 _LEGEND_COLUMNS = 3
-# A plot inside of a page takes the colors of its text from the page. A file of its own has a white background.
-# The style sheet of a page sets the color and the font of the pictures inside it.
-_FONT = 'font-family="system-ui, sans-serif" font-size="12"'
-_ALONE = f'xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" fill="#1f2328" {_FONT} '
+# The style sheet of a page sets the color and the font of its plots. A file of its own has a white background.
+_ALONE = (
+    f'xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" fill="#1f2328" '
+    'font-family="system-ui, sans-serif" font-size="12" '
+)
 
 
 @dataclass(frozen=True)
