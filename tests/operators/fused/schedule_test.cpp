@@ -132,6 +132,23 @@ fused_problem make_scatter(int rank, int size, std::uint64_t shard_rows, std::ui
   return problem;
 }
 
+// A run of many chunks is fast on the device, but not if the host takes longer to enqueue it.
+TEST(fused_schedule, host_time_limits_the_chunks) {
+  for (const fused_problem& problem :
+       {make_problem(1, 2, 4096, 4096, 4096), make_scatter(1, 2, 4096, 4096, 4096)}) {
+    const isthmus_fused_kind kind = problem.description.kind;
+    cost_model costs = device(50, 1024, 100000);
+    const fused_schedule fast_host = make_schedule(problem, costs);
+    costs.group_host_us = fast_host.pipelined_us / static_cast<double>(fast_host.groups.size() - 1);
+    const fused_schedule slow_host = make_schedule(problem, costs);
+    EXPECT_LT(slow_host.groups.size(), fast_host.groups.size()) << kind;
+    EXPECT_GE(slow_host.pipelined_us, costs.group_host_us * static_cast<double>(slow_host.groups.size()));
+    EXPECT_TRUE(slow_host.is_pipelined);
+    costs.group_host_us = slow_host.sequential_us;
+    EXPECT_FALSE(make_schedule(problem, costs).is_pipelined) << kind;
+  }
+}
+
 TEST(fused_schedule, sums_travel_around_the_ring) {
   for (int size = 2; size < 6; ++size)
     for (const std::uint32_t chunks : {1u, 3u}) {

@@ -53,6 +53,10 @@ class planner {
   double copy_us(std::uint64_t rows) const {
     return static_cast<double>(rows * m_problem.moved_row_bytes()) / m_costs.bytes_per_us;
   }
+  // If programs call a plan again and again, a run takes at least this long.
+  double host_us(std::size_t groups) const {
+    return m_costs.host_us + m_costs.group_host_us * static_cast<double>(groups);
+  }
 
   const fused_problem& m_problem;
   const cost_model& m_costs;
@@ -100,9 +104,12 @@ class gather_planner : public planner {
             if (done_us < best[chunks][end]) best[chunks][end] = done_us, previous[chunks][end] = begin;
           }
         }
+      const auto time_us = [&](std::size_t chunks) {
+        return std::max(best[chunks][count] + m_costs.fixed_us, host_us(groups.size() + chunks));
+      };
       std::size_t group_count = 1;
       for (std::size_t chunks = 2; chunks <= count; ++chunks)
-        if (best[chunks][count] < best[group_count][count]) group_count = chunks;
+        if (time_us(chunks) < time_us(group_count)) group_count = chunks;
       append_groups(groups, source, chunk_sizes, previous, group_count);
       begin_us = best[group_count][count];
       link_us += static_cast<double>(group_count) * m_costs.chunk_us + copy_us(m_problem.shard_rows);
@@ -120,7 +127,7 @@ class gather_planner : public planner {
       }
       now += m_costs.product_us(group.rows);
     }
-    return now + m_costs.fixed_us;
+    return std::max(now + m_costs.fixed_us, host_us(groups.size()));
   }
 
  private:
@@ -189,7 +196,8 @@ class scatter_planner : public planner {
         now += m_costs.product_us(chunk_sizes[chunk]);
         done_us[chunk] = now;
       }
-    return now + m_costs.fixed_us;
+    return std::max(now + m_costs.fixed_us,
+                    host_us(chunk_sizes.size() * static_cast<std::size_t>(m_problem.size)));
   }
 };
 

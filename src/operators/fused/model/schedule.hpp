@@ -18,6 +18,7 @@ struct cost_model {
   double bytes_per_us = 1;                               // total rate at which data arrives from other ranks
   double chunk_us = 0;                                   // idle time of the link per chunk
   double fixed_us = 0;                                   // fixed overhead of pipelining
+  double host_us = 0, group_host_us = 0;                 // host time of a pipelined run: fixed, and per group
   double collective_us = 0;  // of the communicator's collective; 0: estimated from the link
   bool can_overlap = true;   // copies proceed while products are computed
   std::string source;        // source of the numbers, for info
@@ -46,7 +47,7 @@ struct fused_schedule {
 
 // ALLGATHER_GEMM: minimizes the end of the last product if chunks arrive one after the other. For each shard,
 // dynamic programming finds the optimum over all splits at multiples of 1/16. GEMM_REDUCE_SCATTER: the best of
-// 1 to 16 chunks.
+// 1 to 16 chunks. A pipelined run takes at least as long as the host needs to enqueue its groups.
 fused_schedule make_schedule(const fused_problem& problem, const cost_model& costs);
 
 // GEMM_ALLREDUCE: one kernel (pipelined), or a product and the communicator's allreduce. `obstacle`: the reason why the
