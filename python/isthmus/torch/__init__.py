@@ -13,7 +13,6 @@ from ._direct import all_reduce
 from ._environment import apply_environment
 from ._fusion import AllreduceNormFusion
 from ._in_place import gather_in_place
-from ._norm import register_operators
 from ._replace import replace_backends
 from ._report import Row, print_report, report, reset_report
 from ._tree import tree_all_reduce
@@ -36,4 +35,3 @@ __all__ = [
 
 apply_environment()
 register()
-_operators = register_operators()

@@ -11,12 +11,12 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 from torch.fx import Graph, Node
 
-from ..table import RMSNORM_MAX_HIDDEN
+from ..table import RMSNORM_DATATYPES, RMSNORM_MAX_HIDDEN
 from ._backend import backend_for
 from ._compile import require_torch
-from ._norm import _DTYPES
 
 _aten, _prims = torch.ops.aten, torch.ops.prims
+_DTYPES = tuple(getattr(torch, name) for name in RMSNORM_DATATYPES)
 _log = logging.getLogger(__name__)
 _OLDEST = (2, 11)  # the tests fail with PyTorch 2.6; versions between were not tried
 

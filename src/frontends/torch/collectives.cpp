@@ -1,5 +1,7 @@
 // Collectives and messages of process_group. Each call checks its lists and submits a task from tasks.hpp.
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
@@ -69,29 +71,6 @@ bool process_group::try_allreduce_inline(const at::Tensor& data, c10d::ReduceOp:
       }))
     return false;
   ++m_sequence;
-  return true;
-}
-
-void process_group::allreduce_rmsnorm(const tasks::rmsnorm_tensors& tensors, double eps,
-                                      bool round_before_weight) {
-  TORCH_CHECK(current_batch() == nullptr, "allreduce_rmsnorm: process group ", m_settings.name,
-              " is coalescing calls; call it before or after them");
-  submit(tensors.input.device(), {.is_asynchronous = false}, [&] {
-    return tasks::allreduce_rmsnorm(tensors, eps, round_before_weight);
-  })->wait();
-}
-
-bool process_group::try_matmul_allreduce(const at::Tensor& input, const at::Tensor& weight,
-                                         const at::Tensor& output) {
-  TORCH_CHECK(current_batch() == nullptr, "matmul_allreduce: process group ", m_settings.name,
-              " is coalescing calls; call it before or after them");
-  if (input.is_cpu() || input.size(0) > ISTHMUS_PRODUCT_MAX_ROWS || output.numel() == 0) return false;
-  std::optional<collective_task> task =
-      tasks::matmul_allreduce(input, weight, output, [&](const owned_operation& each) {
-        return executor_for(input.device())->endpoint()->is_supported(each);
-      });
-  if (!task) return false;
-  submit(input.device(), {.is_asynchronous = false}, [&] { return std::move(*task); })->wait();
   return true;
 }
 
@@ -253,6 +232,82 @@ work_ptr process_group::submit_reduction(
   if (batch == nullptr) return work;
   batch->works.push_back(work);
   return nullptr;
+}
+
+// ---- operators ------------------------------------------------------------------------------------------
+
+void process_group::reject_coalescing(const char* operation) {
+  TORCH_CHECK(current_batch() == nullptr, operation, ": process group ", m_settings.name,
+              " is coalescing calls; call it before or after them");
+}
+
+void process_group::allreduce_rmsnorm(const tasks::rmsnorm_tensors& tensors, double eps,
+                                      bool round_before_weight) {
+  reject_coalescing("allreduce_rmsnorm");
+  submit(tensors.input.device(), {.is_asynchronous = false}, [&] {
+    return tasks::allreduce_rmsnorm(tensors, eps, round_before_weight);
+  })->wait();
+}
+
+void process_group::matmul_allreduce(const at::Tensor& input, const at::Tensor& weight,
+                                     const at::Tensor& output) {
+  reject_coalescing("matmul_allreduce");
+  if (try_matmul_allreduce(input, weight, output)) return;
+  at::Tensor products = output;
+  at::mm_out(products, input, weight.t());
+  const char* reason = "";
+  const auto sum = find_reduction(output.scalar_type(), c10d::ReduceOp::SUM, reason);
+  submit(output.device(), {.is_asynchronous = false}, [&] {
+    return tasks::allreduce(output, {*sum, {}});
+  })->wait();
+}
+
+// The result is equal on all ranks.
+bool process_group::try_matmul_allreduce(const at::Tensor& input, const at::Tensor& weight,
+                                         const at::Tensor& output) {
+  if (input.is_cpu() || input.size(0) > ISTHMUS_PRODUCT_MAX_ROWS || output.numel() == 0) return false;
+  std::optional<collective_task> task =
+      tasks::matmul_allreduce(input, weight, output, [&](const owned_operation& each) {
+        return executor_for(input.device())->endpoint()->is_supported(each);
+      });
+  if (!task) return false;
+  submit(input.device(), {.is_asynchronous = false}, [&] { return std::move(*task); })->wait();
+  return true;
+}
+
+void process_group::fused_product(isthmus_fused_kind kind, const tasks::product_matrices& matrices) {
+  reject_coalescing(operator_name(kind));
+  if (try_fused_product(kind, matrices)) return;
+  const auto& [input, weight, output, gathered] = matrices;
+  if (kind == ISTHMUS_FUSED_ALLGATHER_GEMM) {
+    const at::Tensor rows =
+        gathered.defined() ? gathered : at::empty({output.size(0), input.size(1)}, input.options());
+    submit(input.device(), {.is_asynchronous = false}, [&] {
+      return tasks::allgather_base(self(), rows, input);
+    })->wait();
+    at::Tensor product = output;
+    at::mm_out(product, rows, weight.t());
+    return;
+  }
+  const char* reason = "";
+  const auto sum = find_reduction(output.scalar_type(), c10d::ReduceOp::SUM, reason);
+  const at::Tensor product = at::mm(input, weight.t());
+  submit(input.device(), {.is_asynchronous = false}, [&] {
+    return tasks::reduce_scatter_base(self(), output, product, {*sum, {}});
+  })->wait();
+}
+
+// The result is equal on all ranks.
+bool process_group::try_fused_product(isthmus_fused_kind kind, const tasks::product_matrices& matrices) {
+  const c10::Device device = resolve(matrices.input.device());
+  const std::shared_ptr<product_plan> plan = executor_for(device)->plan_for(tasks::shape_of(kind, matrices));
+  if (!plan) return false;
+  if (!plan->is_supported()) {
+    plan->counter().add(tasks::transferred_bytes(kind, matrices), 0);
+    return false;
+  }
+  submit(device, {.is_asynchronous = false}, [&] { return tasks::fused_product(matrices, plan); })->wait();
+  return true;
 }
 
 // ---- messages -----------------------------------------------------------------------------------------

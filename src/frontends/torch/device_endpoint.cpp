@@ -93,8 +93,7 @@ void device_endpoint::launch(const std::vector<owned_operation>& operations, ist
   if (is_grouped) check(isthmus_group_start());
   std::string error;
   for (const owned_operation& each : operations) {
-    const isthmus_operation operation = each.operation_for(stream);
-    if (start_operation(communicator, operation) == ISTHMUS_SUCCESS) continue;
+    if (start_call(communicator, each, stream) == ISTHMUS_SUCCESS) continue;
     error = describe_last_error();
     break;
   }
@@ -105,8 +104,28 @@ void device_endpoint::launch(const std::vector<owned_operation>& operations, ist
   if (!error.empty()) C10_THROW_ERROR(DistBackendError, error);
   const auto elapsed = std::chrono::steady_clock::now() - start;
   for (const owned_operation& each : operations)  // the operations of a group share its time
-    if (each.is_reported)
+    if (each.planned)
+      each.planned->plan->counter().add(each.reported_bytes.value_or(0), elapsed.count());
+    else if (each.is_reported)
       report_locked(each.operation_for(stream), each.reported_bytes, elapsed / operations.size());
+}
+
+isthmus_status device_endpoint::start_call(isthmus_communicator communicator, const owned_operation& operation,
+                                           isthmus_stream stream) const {
+  if (!operation.planned) return start_operation(communicator, operation.operation_for(stream));
+  return operation.planned->plan->run(operation.planned->arguments, stream, is_capturing(stream));
+}
+
+std::shared_ptr<product_plan> device_endpoint::find_plan(const product_shape& shape) {
+  const std::lock_guard lock(m_mutex);
+  return m_plans.find(shape);
+}
+
+std::shared_ptr<product_plan> device_endpoint::create_plan(const product_shape& shape) {
+  const std::lock_guard lock(m_mutex);
+  const isthmus_communicator communicator = open_locked();
+  if (auto plan = m_plans.find(shape)) return plan;
+  return m_plans.create(shape, communicator, m_settings.group, m_settings.device_name);
 }
 
 void device_endpoint::report(const owned_operation& operation, std::chrono::nanoseconds elapsed) {
@@ -196,6 +215,7 @@ void device_endpoint::close() noexcept {
 }
 
 void device_endpoint::release() noexcept {
+  m_plans.clear();
   if (m_communicator != nullptr && isthmus_communicator_destroy(m_communicator) != ISTHMUS_SUCCESS)
     TORCH_WARN("isthmus: closing process group ", m_settings.group, " failed: ", describe_last_error());
   m_communicator = nullptr;

@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "captured_calls.hpp"
+#include "product_plans.hpp"
 #include "rendezvous.hpp"
 #include "report.hpp"
 #include "tasks.hpp"
@@ -118,6 +119,13 @@ class device_endpoint {
   // Returns whether a backend supports the operation. Equal on all ranks. The first use is collective, as of open().
   bool is_supported(const owned_operation& operation);
 
+  // Returns the plan for a shape. NULL: create_plan() must be called.
+  std::shared_ptr<product_plan> find_plan(const product_shape& shape);
+  // Creates a plan, unless another thread has created it.
+  // Blocking: collective. No other call may use the communicator or its memory.
+  // Errors: as product_plans::create().
+  std::shared_ptr<product_plan> create_plan(const product_shape& shape);
+
   // Counts a host operation in the report. launch() counts its operations, except those with `is_reported` = false.
   void report(const owned_operation& operation, std::chrono::nanoseconds elapsed);
 
@@ -168,6 +176,8 @@ class device_endpoint {
 
   isthmus_communicator open_locked();
   void release() noexcept;
+  isthmus_status start_call(isthmus_communicator communicator, const owned_operation& operation,
+                            isthmus_stream stream) const;
   void report_locked(const isthmus_operation& operation, const std::optional<std::uint64_t>& bytes,
                      std::chrono::nanoseconds elapsed);
   static call_signature signature_of(const isthmus_operation& operation);
@@ -187,6 +197,7 @@ class device_endpoint {
   bool m_is_closed = false, m_is_aborted = false, m_is_store_shared = false;
   std::unordered_map<call_signature, call_counter*, call_signature_hash> m_counters;
   std::unordered_map<call_signature, bool, call_signature_hash> m_supported;
+  product_plans m_plans;
 };
 
 }  // namespace isthmus::torch_backend

@@ -185,6 +185,16 @@ bool device_executor::try_run_inline(c10::function_ref<collective_task()> build)
   return true;
 }
 
+std::shared_ptr<product_plan> device_executor::plan_for(const product_shape& shape) {
+  if (auto plan = m_endpoint->find_plan(shape)) return plan;
+  TORCH_CHECK(!m_endpoint->is_capturing(native_handle(stream_for(false))), operator_name(shape.kind),
+              ": the first call with m = ", shape.m, ", n = ", shape.n, " and k = ", shape.k,
+              " is captured into a graph, but it creates a plan; make one such call before the capture");
+  const std::lock_guard order_lock(m_order_mutex);
+  if (m_last_completion) m_last_completion->synchronize();
+  return m_endpoint->create_plan(shape);
+}
+
 work_ptr device_executor::run(collective_task task) {
   const c10::Stream caller_stream = stream_for(false);
   const c10::Stream stream = stream_for(task.is_asynchronous);

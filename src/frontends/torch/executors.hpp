@@ -34,6 +34,9 @@ class task_executor {
   // Builds a task and runs it without a work object: on the host in this thread, if the executor is idle; on a device
   // on the current stream, unless a graph is being captured. Otherwise, returns false. Throws the task's error.
   virtual bool try_run_inline(c10::function_ref<collective_task()> build) = 0;
+  // Returns the plan for products of this shape; NULL on the host, where PyTorch computes the products. The first call for
+  // a shape is collective, waits for the submitted tasks and throws if a graph is being captured.
+  virtual std::shared_ptr<product_plan> plan_for(const product_shape& shape) = 0;
   // Runs a task. Throws errors that are known immediately; the returned work raises later errors.
   virtual work_ptr run(collective_task task) = 0;
   // Returns the streams on which tasks run, the caller's current stream first. Empty on the host.
@@ -59,6 +62,7 @@ class host_executor : public task_executor {
 
   collective_task prepare(bool is_asynchronous, c10::function_ref<collective_task()> build) override;
   bool try_run_inline(c10::function_ref<collective_task()> build) override;
+  std::shared_ptr<product_plan> plan_for(const product_shape& /*shape*/) override { return nullptr; }
   work_ptr run(collective_task task) override;
   std::vector<c10::Stream> streams() const override { return {}; }
   void shutdown() noexcept override;
@@ -109,6 +113,7 @@ class device_executor final : public task_executor {
 
   collective_task prepare(bool is_asynchronous, c10::function_ref<collective_task()> build) override;
   bool try_run_inline(c10::function_ref<collective_task()> build) override;
+  std::shared_ptr<product_plan> plan_for(const product_shape& shape) override;
   work_ptr run(collective_task task) override;
   std::vector<c10::Stream> streams() const override { return {stream_for(false), m_async_stream}; }
   void shutdown() noexcept override;

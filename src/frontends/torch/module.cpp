@@ -38,15 +38,6 @@ c10::intrusive_ptr<backend::process_group> make_group(const backend::process_gro
   return c10::make_intrusive<backend::process_group>(store, rank, size, std::move(settings));
 }
 
-void run_rmsnorm(backend::process_group& group, const at::Tensor& input, const at::Tensor& residual,
-                 const at::Tensor& weight, double eps, const at::Tensor& residual_out,
-                 const at::Tensor& normalized, const std::optional<at::Tensor>& scale,
-                 const std::optional<at::Tensor>& scales, bool round_before_weight) {
-  group.allreduce_rmsnorm({input, residual, weight, residual_out, normalized, scale.value_or(at::Tensor()),
-                           scales.value_or(at::Tensor())},
-                          eps, round_before_weight);
-}
-
 // The tensors use the memory of `sources` from now on, and keep `owner` alive until their storages are resized or
 // released. Other tensors with the same storages, such as those that autograd saves, also use the new memory.
 void give_memory(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& sources,
@@ -134,13 +125,6 @@ PYBIND11_MODULE(_extension, module) {
       .def("try_allreduce_inline", &backend::process_group::try_allreduce_inline, py::arg("data"),
            py::arg("op"), py::call_guard<py::gil_scoped_release>(),
            "Runs an in-place allreduce without a work object. Returns whether it ran.")
-      .def("allreduce_rmsnorm", &run_rmsnorm, py::arg("input"), py::arg("residual"), py::arg("weight"),
-           py::arg("eps"), py::arg("residual_out"), py::arg("normalized"), py::arg("scale"), py::arg("scales"),
-           py::arg("round_before_weight"), py::call_guard<py::gil_scoped_release>(),
-           "Runs allreduce_rmsnorm.h on the current stream. The tensors are contiguous.")
-      .def("try_matmul_allreduce", &backend::process_group::try_matmul_allreduce, py::arg("input"),
-           py::arg("weight"), py::arg("output"), py::call_guard<py::gil_scoped_release>(),
-           "Runs a product and an allreduce as one kernel. Returns whether it ran.")
       .def("agree_on_lost_ranks", &backend::process_group::agree_on_lost_ranks, py::arg("wait_s"),
            py::call_guard<py::gil_scoped_release>(), "Returns the ranks that are lost after a failure.")
       .def(

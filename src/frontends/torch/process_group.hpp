@@ -78,10 +78,15 @@ class process_group final : public versioned_backend {
   // Runs isthmus/allreduce_rmsnorm.h on the current stream of the tensors' device.
   // Errors: throws, also while this thread coalesces calls.
   void allreduce_rmsnorm(const tasks::rmsnorm_tensors& tensors, double eps, bool round_before_weight);
-  // Computes output = sum over the ranks of input * transposed weight with one kernel, on the current stream of the device.
-  // Returns false without any effect if no backend has such a kernel. The result is equal on all ranks.
+  // Computes output = sum over the ranks of input * transposed weight, on the current stream of the device: with one
+  // kernel if a backend has one, otherwise as a product and an allreduce.
   // Errors: throws, also while this thread coalesces calls.
-  bool try_matmul_allreduce(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& output);
+  void matmul_allreduce(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& output);
+  // Computes ALLGATHER_GEMM or GEMM_REDUCE_SCATTER on the current stream of the device: with a plan if the communicator
+  // supports it, otherwise as a product and a collective. The first call for a shape creates the plan, which takes
+  // milliseconds. On the host, PyTorch's products are faster than those of plans.
+  // Errors: throws, also while this thread coalesces calls, and if such a first call is captured.
+  void fused_product(isthmus_fused_kind kind, const tasks::product_matrices& matrices);
   work_ptr allreduce_coalesced(tensors& data, const c10d::AllreduceCoalescedOptions& options) override;
   work_ptr allreduce_sparse(tensors& data, const c10d::AllreduceOptions& options) override;
   work_ptr reduce(tensors& data, const c10d::ReduceOptions& options) override;
@@ -187,6 +192,9 @@ class process_group final : public versioned_backend {
                             const wait_options& wait,
                             c10::function_ref<collective_task(const tasks::scaled_reduction&)> build,
                             c10::function_ref<work_ptr(c10d::Backend&)> call_fallback);
+  bool try_matmul_allreduce(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& output);
+  bool try_fused_product(isthmus_fused_kind kind, const tasks::product_matrices& matrices);
+  void reject_coalescing(const char* operation);
   work_ptr message(const at::Tensor& data, isthmus_collective collective, int peer, int tag);
   // Returns PyTorch's own backend and records the reason in the log and in report().
   c10d::Backend& fallback(c10::Device device, const char* collective, const std::string& reason,

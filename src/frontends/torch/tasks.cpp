@@ -236,6 +236,11 @@ tensors reduced_inputs(collective_task& task, const tensors& inputs, const scale
   return scaled_inputs;
 }
 
+// Returns whether a matrix is dense and has contiguous columns.
+bool has_row_major_transpose(const at::Tensor& matrix) {
+  return !is_row_major(matrix) && is_row_major(matrix.t());
+}
+
 collective_task make_task(OpType kind, const char* title, tensors inputs, tensors outputs) {
   collective_task task;
   task.kind = kind;
@@ -382,6 +387,47 @@ std::optional<collective_task> matmul_allreduce(
   each.product->a = input_buffer(task, input);
   if (!has_rows) each.product->b = input_buffer(task, weight);
   task.operations.push_back(std::move(each));
+  return task;
+}
+
+product_shape shape_of(isthmus_fused_kind kind, const product_matrices& matrices) {
+  const auto type = matching_datatype(matrices.input.scalar_type());
+  TORCH_CHECK_VALUE(type, operator_name(kind), ": input has dtype ", matrices.input.scalar_type(),
+                    "; it must be float16, bfloat16 or float32");
+  const bool is_gather = kind == ISTHMUS_FUSED_ALLGATHER_GEMM;
+  const auto size_of = [](const at::Tensor& tensor, int64_t dimension) {
+    return static_cast<std::uint64_t>(tensor.size(dimension));
+  };
+  return {kind,
+          *type,
+          has_row_major_transpose(matrices.weight) ? ISTHMUS_ROW_MAJOR : ISTHMUS_COLUMN_MAJOR,
+          size_of(is_gather ? matrices.output : matrices.input, 0),
+          size_of(matrices.weight, 0),
+          size_of(matrices.weight, 1)};
+}
+
+std::uint64_t transferred_bytes(isthmus_fused_kind kind, const product_matrices& matrices) {
+  return kind == ISTHMUS_FUSED_ALLGATHER_GEMM ? matrices.input.nbytes() : matrices.output.nbytes();
+}
+
+collective_task fused_product(const product_matrices& matrices, std::shared_ptr<product_plan> plan) {
+  const isthmus_fused_kind kind = plan->shape().kind;
+  const bool is_gather = kind == ISTHMUS_FUSED_ALLGATHER_GEMM;
+  collective_task task = make_task(is_gather ? OpType::ALLGATHER : OpType::REDUCE_SCATTER,
+                                   is_gather ? "isthmus:allgather_matmul" : "isthmus:matmul_reduce_scatter",
+                                   {matrices.input, matrices.weight}, {matrices.output});
+  planned_product product{std::move(plan), {}};
+  product.arguments.a = input_buffer(task, matrices.input);
+  product.arguments.b = has_row_major_transpose(matrices.weight) ? matrices.weight.const_data_ptr()
+                                                                 : input_buffer(task, matrices.weight);
+  product.arguments.c = matrices.output.data_ptr();
+  if (matrices.gathered.defined()) {
+    task.outputs.push_back(matrices.gathered);
+    product.arguments.gathered_a = matrices.gathered.data_ptr();
+  }
+  owned_operation& operation = task.operations.emplace_back();
+  operation.planned = std::move(product);
+  operation.reported_bytes = transferred_bytes(kind, matrices);
   return task;
 }
 

@@ -10,11 +10,14 @@
 #include <cstdint>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 #include <vector>
+
+#include "product_plans.hpp"
 
 namespace isthmus::torch_backend {
 
@@ -54,12 +57,19 @@ struct tensor_copy {
   at::Tensor factor;
 };
 
+// A run of a plan of isthmus/fused.h.
+struct planned_product {
+  std::shared_ptr<product_plan> plan;
+  isthmus_fused_arguments arguments{};  // without the stream
+};
+
 // An operation that owns its count and displacement arrays.
 struct owned_operation {
   isthmus_operation operation{};
   std::vector<std::uint64_t> send_counts, send_displs, recv_counts, recv_displs;
   std::optional<isthmus_rmsnorm> rmsnorm;       // makes an allreduce a call of isthmus_allreduce_rmsnorm
   std::optional<isthmus_product> product;       // the contribution to an allreduce
+  std::optional<planned_product> planned;       // replaces the operation
   bool is_reported = true;                      // counts as a call in report()
   std::optional<std::uint64_t> reported_bytes;  // empty: the size of the operation
 
@@ -161,6 +171,16 @@ collective_task allreduce_rmsnorm(const rmsnorm_tensors& tensors, double eps, bo
 std::optional<collective_task> matmul_allreduce(
     const at::Tensor& input, const at::Tensor& weight, const at::Tensor& output,
     const std::function<bool(const owned_operation&)>& is_supported);
+// Matrices of an operator of isthmus/fused.h. The weight is [n, k], as in torch.nn.Linear.
+struct product_matrices {
+  at::Tensor input, weight, output;  // contiguous, except the weight
+  at::Tensor gathered;               // undefined: not requested
+};
+product_shape shape_of(isthmus_fused_kind kind, const product_matrices& matrices);
+// The size of this rank's block, for report().
+std::uint64_t transferred_bytes(isthmus_fused_kind kind, const product_matrices& matrices);
+// A run of a plan for the shape of these matrices.
+collective_task fused_product(const product_matrices& matrices, std::shared_ptr<product_plan> plan);
 collective_task reduce(const rank_position& self, const at::Tensor& data, int root,
                        const scaled_reduction& reduction);
 // Outputs may have different sizes if all ranks pass the same sizes.

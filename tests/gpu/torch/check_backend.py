@@ -444,6 +444,93 @@ def row_parallel_layers() -> None:
                 check(output, first)
 
 
+def check_product(result: torch.Tensor, exact: torch.Tensor, magnitude: torch.Tensor) -> None:
+    unit = max(torch.finfo(result.dtype).eps, 1e-5)  # sums of float32 products
+    bound = 2 * dist.get_world_size() * unit * magnitude
+    wrong = (result.double() - exact).abs() > bound
+    assert torch.isfinite(result).all() and not wrong.any(), (wrong.nonzero()[:8], result[wrong][:8])
+
+
+def check_blocks(inputs: tuple[torch.Tensor, ...], outputs: tuple[torch.Tensor, ...]) -> None:
+    """Compares the outputs of allgather_matmul and matmul_reduce_scatter with float64."""
+    (own, up, down), (hidden, gathered, block) = inputs, outputs
+    rank, size = dist.get_rank(), dist.get_world_size()
+    rows = own.new_empty((size * own.shape[0], own.shape[1]))
+    dist.all_gather_into_tensor(rows, own, group=reference)
+    if gathered.numel():
+        assert torch.equal(gathered, rows)
+    check_product(hidden, rows.double() @ up.double().t(), rows.double().abs() @ up.double().abs().t())
+    exact, magnitude = (f(hidden.double()) @ f(down.double()).t() for f in (torch.clone, torch.abs))
+    dist.all_reduce(exact, group=reference)
+    dist.all_reduce(magnitude, group=reference)
+    check_product(block, exact.chunk(size)[rank], magnitude.chunk(size)[rank])
+
+
+def sequence_parallel_layers() -> None:
+    """allgather_matmul and matmul_reduce_scatter: eagerly, compiled, with gradients and in a graph."""
+    ops, name, size = torch.ops.isthmus, dist.group.WORLD.group_name, dist.get_world_size()
+
+    def layer(own: torch.Tensor, up: torch.Tensor, down: torch.Tensor, returned: bool = False) -> Any:
+        hidden, gathered = ops.allgather_matmul(own, up, name, return_gathered=returned)
+        return hidden, gathered, ops.matmul_reduce_scatter(hidden, down, name)
+
+    compiled = torch.compile(layer, fullgraph=True)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for rows, inner, columns in ((1, 64, 32), (37, 100, 33), (512, 1024, 768)):
+            own = random(rows * inner, dtype).view(rows, inner) / 8
+            up = random(columns * inner, dtype, seed=1).view(columns, inner) / 8
+            down = random(inner * columns, dtype, seed=2).view(inner, columns) / 8
+            tensors = (own, up, down)
+            check_blocks(tensors, layer(*tensors))
+            check_blocks(tensors, layer(*tensors, returned=True))
+            check_blocks(tensors, layer(own, up.t().contiguous().t(), down.t().contiguous().t()))
+            check_blocks(tensors, compiled(*tensors))
+            check_gradients(*tensors)
+            graph, first = torch.cuda.CUDAGraph(), own.clone()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                outputs = layer(first, up, down, True)
+            for factor in (1.0, 0.5, -0.25):
+                first.copy_(own * factor)
+                graph.replay()
+                layer(*tensors)  # runs and launches of one plan alternate
+                graph.replay()
+                check_blocks((first, up, down), outputs)
+    paths = {row.collective: row.path for row in isthmus.torch.report() if "matmul_" in row.collective + "_"}
+    assert paths["allgather_matmul"].startswith("fused:"), paths
+    assert paths["matmul_reduce_scatter"].startswith("fused:"), paths
+    graph, odd = torch.cuda.CUDAGraph(), torch.ones((size, 72), device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        try:
+            ops.matmul_reduce_scatter(odd, odd[:1], name)
+        except RuntimeError as error:
+            assert "m = " in str(error) and "before the capture" in str(error), error
+        else:
+            raise AssertionError("a first call was captured")
+
+
+def check_gradients(*tensors: torch.Tensor) -> None:
+    """The gradients of a layer against those of separate collectives over NCCL in float64."""
+    ops, name, size = torch.ops.isthmus, dist.group.WORLD.group_name, dist.get_world_size()
+    rank = dist.get_rank()
+    own, up, down = leaves = [each.clone().requires_grad_() for each in tensors]
+    hidden, _ = ops.allgather_matmul(own, up, name)
+    output = ops.matmul_reduce_scatter(hidden, down, name)
+    gradient = random(output.numel(), output.dtype, seed=3).view_as(output) / 8
+    output.backward(gradient)
+    gather = [each.new_empty((size * each.shape[0], each.shape[1])) for each in (own.detach(), gradient)]
+    for whole, part in zip(gather, (own.detach(), gradient), strict=True):
+        dist.all_gather_into_tensor(whole, part, group=reference)
+    rows, of_rows = (each.double() for each in gather)
+    of_hidden = of_rows @ down.double()
+    of_own = of_hidden @ up.double()
+    dist.all_reduce(of_own, group=reference)
+    expected = (of_own.chunk(size)[rank], of_hidden.t() @ rows, of_rows.t() @ (rows @ up.double().t()))
+    for leaf, exact in zip(leaves, expected, strict=True):
+        check_product(leaf.grad, exact, exact.abs().amax().expand_as(exact))
+
+
 def assert_same_bits(actual: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]) -> None:
     for ours, theirs in zip(actual, expected, strict=True):
         assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
@@ -483,6 +570,7 @@ CHECKS = [
     graph_capture,
     fused_norms,
     row_parallel_layers,
+    sequence_parallel_layers,
     fallbacks,
     report,
 ]
