@@ -518,7 +518,7 @@ TOPICS = (
             Step(
                 "torch.distributed against the NCCL backend of PyTorch",
                 "{python} tests/gpu/torch/check_backend.py {out}/torch-backend.json {ranks}",
-                40,
+                90,
                 gpus=2,
                 share=True,
                 env={"PYTHONPATH": "{pythonpath}"},
