@@ -54,7 +54,7 @@ typedef enum isthmus_matrix_layout { ISTHMUS_ROW_MAJOR = 0, ISTHMUS_COLUMN_MAJOR
 typedef enum isthmus_fused_mode {
   ISTHMUS_FUSED_BY_MODEL = 0,    // pipelined, unless the cost model predicts a loss; info has the reason
   ISTHMUS_FUSED_SEQUENTIAL = 1,  // the collective, then one product (the other kinds: the reverse)
-  ISTHMUS_FUSED_PIPELINED = 2
+  ISTHMUS_FUSED_PIPELINED = 2    // for graphs: the number of chunks ignores the time of the host
 } isthmus_fused_mode;
 
 enum { ISTHMUS_FUSED_SHARDED_B = 1u << 0, ISTHMUS_FUSED_TRACE = 1u << 1 };

@@ -134,7 +134,7 @@ fused_problem make_scatter(int rank, int size, std::uint64_t shard_rows, std::ui
 
 // A run of many chunks is fast on the device, but not if the host takes longer to enqueue it.
 TEST(fused_schedule, host_time_limits_the_chunks) {
-  for (const fused_problem& problem :
+  for (fused_problem problem :
        {make_problem(1, 2, 4096, 4096, 4096), make_scatter(1, 2, 4096, 4096, 4096)}) {
     const isthmus_fused_kind kind = problem.description.kind;
     cost_model costs = device(50, 1024, 100000);
@@ -146,6 +146,8 @@ TEST(fused_schedule, host_time_limits_the_chunks) {
     EXPECT_TRUE(slow_host.is_pipelined);
     costs.group_host_us = slow_host.sequential_us;
     EXPECT_FALSE(make_schedule(problem, costs).is_pipelined) << kind;
+    problem.description.mode = ISTHMUS_FUSED_PIPELINED;
+    EXPECT_EQ(make_schedule(problem, costs).groups.size(), fast_host.groups.size()) << kind;
   }
 }
 

@@ -47,7 +47,8 @@ struct fused_schedule {
 
 // ALLGATHER_GEMM: minimizes the end of the last product if chunks arrive one after the other. For each shard,
 // dynamic programming finds the optimum over all splits at multiples of 1/16. GEMM_REDUCE_SCATTER: the best of
-// 1 to 16 chunks. A pipelined run takes at least as long as the host needs to enqueue its groups.
+// 1 to 16 chunks. A pipelined run takes at least as long as the host needs to enqueue its groups, unless
+// the caller has requested this form.
 fused_schedule make_schedule(const fused_problem& problem, const cost_model& costs);
 
 // GEMM_ALLREDUCE: one kernel (pipelined), or a product and the communicator's allreduce. `obstacle`: the reason why the
