@@ -10,7 +10,7 @@ one step and the choice of the next token. Ways:
     nccl           the compiled step over NCCL
     isthmus        the same compiled code over Isthmus: the name of its group refers to another group during
                    capture
-    isthmus_fused  a step that is compiled with isthmus.torch.AllreduceNormFusion
+    isthmus_fused  a step that is compiled with isthmus.torch.FusionPass
 
 A sample is the time of a step on the slowest rank, the mean over --tokens steps. Ways alternate in one set of
 processes and share the weights. The logits of all ways are compared for the same input tokens, and then the
@@ -250,7 +250,7 @@ def make_ways(decoder: Decoder, group: Any, native: tuple[str, Any], rank: int, 
         ways = [make_way(native[0], decoder, plain, device)]
     seconds = [time.monotonic() - begin]
     ways.append(make_way("isthmus", decoder, plain, device))
-    fusion = isthmus.torch.AllreduceNormFusion()
+    fusion = isthmus.torch.FusionPass()
     begin = time.monotonic()
     torch._dynamo.reset()  # otherwise, the guards would be checked against both programs
     fused = torch.compile(

@@ -11,14 +11,14 @@ from . import elastic
 from ._backend import monitored_barrier, register, reload_rules, shrink
 from ._direct import all_reduce
 from ._environment import apply_environment
-from ._fusion import AllreduceNormFusion
+from ._fusion import FusionPass
 from ._in_place import gather_in_place
 from ._replace import replace_backends
 from ._report import Row, print_report, report, reset_report
 from ._tree import tree_all_reduce
 
 __all__ = [
-    "AllreduceNormFusion",
+    "FusionPass",
     "Row",
     "all_reduce",
     "elastic",

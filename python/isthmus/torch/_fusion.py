@@ -1,4 +1,4 @@
-"""A pass for torch.compile that replaces allreduce, residual addition and RMSNorm by one operator."""
+"""A pass for torch.compile that replaces operations of tensor-parallel layers by operators of isthmus.torch."""
 
 from __future__ import annotations
 
@@ -8,30 +8,34 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed import distributed_c10d as c10d
 from torch.fx import Graph, Node
 
-from ..table import RMSNORM_DATATYPES, RMSNORM_MAX_HIDDEN
-from ._backend import backend_for
+from ..table import RMSNORM_MAX_HIDDEN
 from ._compile import require_torch
+from ._graph_matching import DTYPES, arguments_of, call, erase, is_group_of_isthmus, value_of
+from ._product_fusion import replace_products
 
 _aten, _prims = torch.ops.aten, torch.ops.prims
-_DTYPES = tuple(getattr(torch, name) for name in RMSNORM_DATATYPES)
 _log = logging.getLogger(__name__)
 _OLDEST = (2, 11)  # the tests fail with PyTorch 2.6; versions between were not tried
 
 
-class AllreduceNormFusion:
-    """Replaces allreduce + residual addition + RMSNorm in compiled models.
+class FusionPass:
+    """Replaces operations of tensor-parallel layers in compiled models by the operators of isthmus.torch.
 
-    >>> fusion = AllreduceNormFusion()
+    >>> fusion = FusionPass()
     >>> model = torch.nn.Identity()  # a model that was made tensor-parallel with parallelize_module
     >>> model = torch.compile(model, options={"post_grad_custom_pre_pass": fusion})
 
-    The operator torch.ops.isthmus.allreduce_rmsnorm replaces sums over groups of Isthmus with at least two
-    ranks. Everything else stays unchanged. `replacements` counts the replacements in all graphs. The logger
-    isthmus.torch._fusion logs the number for each graph at the level INFO. Inductor does not cache graphs that
-    were compiled with the pass.
+    The pass replaces three sequences over groups of Isthmus with at least two ranks. Everything else stays
+    unchanged.
+
+    - allreduce, residual addition and RMSNorm: torch.ops.isthmus.allreduce_rmsnorm, for inference
+    - all-gather and product: torch.ops.isthmus.allgather_matmul
+    - product and reduce-scatter: torch.ops.isthmus.matmul_reduce_scatter
+
+    `replacements` counts the replacements in all graphs. The logger isthmus.torch._fusion logs the number for
+    each graph at the level INFO. Inductor does not cache graphs that were compiled with the pass.
 
     Some models, such as those of transformers, round the normalized value to the type of the model before they
     multiply it by the weight. The operator keeps this rounding, as the model without torch.compile. With its
@@ -39,20 +43,27 @@ class AllreduceNormFusion:
     """
 
     def __init__(self) -> None:
-        require_torch(_OLDEST, "AllreduceNormFusion", "pass", "compile the model without this pass")
+        require_torch(_OLDEST, "FusionPass", "pass", "compile the model without this pass")
         self.replacements = 0
 
     def __call__(self, graph: Graph) -> None:
-        positions = {node: position for position, node in enumerate(graph.nodes)}
-        replaced = 0
-        for node in list(graph.nodes):
-            norm = _match_norm(node)
-            total = norm and _match_sum(norm.total)
-            if norm and total and positions.get(norm.weight, len(positions)) < positions.get(norm.total, 0):
-                _replace(graph, norm, total)
-                replaced += 1
-        self.replacements += replaced
-        _log.info("replaced %d of %d allreduces by allreduce_rmsnorm", replaced, replaced + _count_sums(graph))
+        norms, products = _replace_norms(graph), replace_products(graph)
+        self.replacements += norms + products
+        _log.info(
+            "replaced %d norms and %d products; %d allreduces are left", norms, products, _count_sums(graph)
+        )
+
+
+def _replace_norms(graph: Graph) -> int:
+    positions = {node: position for position, node in enumerate(graph.nodes)}
+    replaced = 0
+    for node in list(graph.nodes):
+        norm = _match_norm(node)
+        total = norm and _match_sum(norm.total)
+        if norm and total and positions.get(norm.weight, len(positions)) < positions.get(norm.total, 0):
+            _replace(graph, norm, total)
+            replaced += 1
+    return replaced
 
 
 class _Norm(NamedTuple):
@@ -74,61 +85,50 @@ class _Sum(NamedTuple):
     group_name: str
 
 
-def _arguments(node: Any, *targets: Any) -> tuple[Any, ...] | None:
-    """Returns the arguments of a call of one of these operators without keyword arguments."""
-    is_call = isinstance(node, Node) and node.target in targets and not node.kwargs
-    return node.args if is_call else None
-
-
 def _operands(node: Any, *targets: Any) -> Iterator[tuple[Any, Any]]:
     """Yields the operands of a commutative operator in both orders."""
-    arguments = _arguments(node, *targets)
+    arguments = arguments_of(node, *targets)
     if arguments:
         yield arguments
         yield arguments[::-1]
 
 
 def _without_cast(node: Any) -> Any:
-    arguments = _arguments(node, _prims.convert_element_type.default)
+    arguments = arguments_of(node, _prims.convert_element_type.default)
     return arguments[0] if arguments else node
 
 
-def _value(node: Any) -> torch.Tensor | None:
-    value = node.meta.get("val") if isinstance(node, Node) else None
-    return value if isinstance(value, torch.Tensor) else None
-
-
 def _match_norm(output: Node) -> _Norm | None:
-    result = _value(output)
-    if result is None or result.dtype not in _DTYPES:
+    result = value_of(output)
+    if result is None or result.dtype not in DTYPES:
         return None
     for scaled, weight in _operands(_without_cast(output), _aten.mul.Tensor):
         for rows, factor in _operands(_without_cast(scaled), _aten.mul.Tensor):
-            eps, before = _match_factor(factor, rows), _value(scaled)
+            eps, before = _match_factor(factor, rows), value_of(scaled)
             if eps is None or before is None or before.dtype not in (torch.float32, result.dtype):
                 continue
             is_rounded = before.dtype != torch.float32
             norm = _Norm(output, _without_cast(rows), _without_cast(weight), eps, is_rounded)
-            if _has_supported_types(norm, _value(rows)):
+            if _has_supported_types(norm, value_of(rows)):
                 return norm
     return None
 
 
 def _match_factor(factor: Any, rows: Any) -> float | None:
     """Returns eps if factor = rsqrt(mean of rows^2 over the last dimension + eps)."""
-    for shifted in _arguments(factor, _aten.rsqrt.default) or ():
+    for shifted in arguments_of(factor, _aten.rsqrt.default) or ():
         for mean, eps in _operands(shifted, _aten.add.Tensor, _aten.add.Scalar):
-            square, dimensions, is_kept = [*(_arguments(mean, _aten.mean.dim) or ()), None, None, None][:3]
-            is_last = dimensions == [-1] or dimensions == [_value(factor).dim() - 1]
-            is_square = _arguments(square, _aten.pow.Tensor_Scalar) == (rows, 2)
-            is_square |= _arguments(square, _aten.mul.Tensor) == (rows, rows)
+            square, dimensions, is_kept = [*(arguments_of(mean, _aten.mean.dim) or ()), None, None, None][:3]
+            is_last = dimensions == [-1] or dimensions == [value_of(factor).dim() - 1]
+            is_square = arguments_of(square, _aten.pow.Tensor_Scalar) == (rows, 2)
+            is_square |= arguments_of(square, _aten.mul.Tensor) == (rows, rows)
             if is_square and is_last and is_kept and isinstance(eps, int | float):
                 return float(eps)
     return None
 
 
 def _has_supported_types(norm: _Norm, rows: torch.Tensor | None) -> bool:
-    output, total, weight = (_value(node) for node in (norm.output, norm.total, norm.weight))
+    output, total, weight = (value_of(node) for node in (norm.output, norm.total, norm.weight))
     if output is None or total is None or weight is None or rows is None or total.dim() == 0:
         return False
     hidden = total.shape[-1]
@@ -146,15 +146,15 @@ def _has_supported_types(norm: _Norm, rows: torch.Tensor | None) -> bool:
 def _match_sum(total: Node) -> _Sum | None:
     for node, residual in _operands(total, _aten.add.Tensor):
         views: list[Node] = []
-        while _arguments(node, _aten.view.default, _aten.reshape.default) and len(node.users) == 1:
+        while arguments_of(node, _aten.view.default, _aten.reshape.default) and len(node.users) == 1:
             views.insert(0, node)
             node = node.args[0]
-        waited = _arguments(node, torch.ops._c10d_functional.wait_tensor.default)
-        reduced = waited and _arguments(waited[0], torch.ops._c10d_functional.all_reduce.default)
+        waited = arguments_of(node, torch.ops._c10d_functional.wait_tensor.default)
+        reduced = waited and arguments_of(waited[0], torch.ops._c10d_functional.all_reduce.default)
         if not reduced or len(node.users) != 1 or len(waited[0].users) != 1:
             continue
         source, operation, group_name = reduced
-        own, other, result = (_value(each) for each in (views[-1] if views else node, residual, total))
+        own, other, result = (value_of(each) for each in (views[-1] if views else node, residual, total))
         if (
             own is not None
             and other is not None
@@ -162,54 +162,28 @@ def _match_sum(total: Node) -> _Sum | None:
             and own.shape == other.shape == result.shape
             and own.dtype == other.dtype
             and operation == "sum"
-            and _is_group_of_isthmus(group_name, own.device)
+            and is_group_of_isthmus(group_name, own.device)
         ):
             return _Sum(source, views, residual, group_name)
     return None
-
-
-def _is_group_of_isthmus(group_name: Any, device: torch.device) -> bool:
-    try:
-        group = c10d._resolve_process_group(group_name)
-    except (RuntimeError, TypeError, ValueError):
-        return False
-    return group.size() > 1 and backend_for(group, device) is not None
 
 
 def _replace(graph: Graph, norm: _Norm, total: _Sum) -> None:
     with graph.inserting_before(norm.total):
         source = total.input
         for view in total.views:
-            source = _call(graph, view.target, source, *view.args[1:])
-        results = _call(
+            source = call(graph, view.target, source, *view.args[1:])
+        results = call(
             graph,
             torch.ops.isthmus.allreduce_rmsnorm.default,
             *(source, total.residual, norm.weight, norm.eps, total.group_name),
             round_before_weight=norm.round_before_weight,
         )
-        normalized, residual = (_call(graph, operator.getitem, results, index) for index in range(2))
+        normalized, residual = (call(graph, operator.getitem, results, index) for index in range(2))
     norm.output.replace_all_uses_with(normalized)
     norm.total.replace_all_uses_with(residual)
-    _erase(graph, norm.total)
-    _erase(graph, norm.output)
-
-
-def _erase(graph: Graph, node: Node) -> None:
-    """Erases a call without users, then its inputs. Dead-code elimination keeps collectives."""
-    if node.op == "call_function" and not node.users:
-        inputs = node.all_input_nodes
-        graph.erase_node(node)
-        for each in inputs:
-            _erase(graph, each)
-
-
-def _call(graph: Graph, target: Any, *arguments: Any, **named: Any) -> Node:
-    """Adds a call with its fake result, which later passes read."""
-    node = graph.call_function(target, arguments, named)
-    values = torch.fx.node.map_arg(arguments, lambda each: each.meta["val"])
-    with torch._guards.detect_fake_mode(), torch.no_grad():
-        node.meta["val"] = target(*values, **named)
-    return node
+    erase(graph, norm.total)
+    erase(graph, norm.output)
 
 
 def _count_sums(graph: Graph) -> int:

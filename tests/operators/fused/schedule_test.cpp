@@ -134,8 +134,7 @@ fused_problem make_scatter(int rank, int size, std::uint64_t shard_rows, std::ui
 
 // A run of many chunks is fast on the device, but not if the host takes longer to enqueue it.
 TEST(fused_schedule, host_time_limits_the_chunks) {
-  for (fused_problem problem :
-       {make_problem(1, 2, 4096, 4096, 4096), make_scatter(1, 2, 4096, 4096, 4096)}) {
+  for (fused_problem problem : {make_problem(1, 2, 4096, 4096, 4096), make_scatter(1, 2, 4096, 4096, 4096)}) {
     const isthmus_fused_kind kind = problem.description.kind;
     cost_model costs = device(50, 1024, 100000);
     const fused_schedule fast_host = make_schedule(problem, costs);

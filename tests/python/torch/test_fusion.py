@@ -1,4 +1,4 @@
-"""The pass that replaces allreduce, residual addition and RMSNorm in compiled tensor-parallel models."""
+"""The pass that replaces operations in compiled tensor-parallel models."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ from rank_processes import RankProcesses
 from test_norm import sum_in_documented_order
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.decomposition import select_decomp_table
 from torch.distributed import _functional_collectives as functional
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 
 import isthmus.torch
 
@@ -122,7 +130,12 @@ def compiled(
         return module
 
     torch._dynamo.reset()
-    backend = aot_autograd(fw_compiler=apply, inference_compiler=apply, decompositions=select_decomp_table())
+    backend = aot_autograd(
+        fw_compiler=apply,
+        inference_compiler=apply,
+        decompositions=select_decomp_table(),
+        partition_fn=min_cut_rematerialization_partition,  # as in Inductor
+    )
     return torch.compile(call, backend=backend, fullgraph=True)
 
 
@@ -138,7 +151,7 @@ def tokens_of(*shape: int) -> torch.Tensor:
 
 def compare_models(dtype: torch.dtype, make_norm: Callable[..., nn.Module]) -> None:
     model, tokens = parallel_model(dtype, make_norm), tokens_of(2, 50)
-    fusion = isthmus.torch.AllreduceNormFusion()
+    fusion = isthmus.torch.FusionPass()
     calls_by_name()
     expected = compiled(model, None)(tokens)
     assert calls_by_name() == {"allreduce": 2 * LAYERS}
@@ -169,7 +182,7 @@ def test_fused_model_has_the_same_bits(
 
 def generated_code() -> None:
     torch._dynamo.reset()
-    fusion = isthmus.torch.AllreduceNormFusion()
+    fusion = isthmus.torch.FusionPass()
     total = LlamaNorm(WIDTH, EPS).to(torch.bfloat16).requires_grad_(False)
     total.weight.copy_(torch.randn(WIDTH))
     # Multiples of 1/4, whose sums of squares are exact in every order.
@@ -232,11 +245,11 @@ def unchanged_graphs() -> None:
         "two factors": lambda x, residual: norm(residual + reduced(x)[:, ::2].repeat(1, 2)),
     }
     for name, call in others.items():
-        fusion = isthmus.torch.AllreduceNormFusion()
+        fusion = isthmus.torch.FusionPass()
         result, expected = compiled(call, fusion)(x, residual), call(x, residual)
         assert fusion.replacements == 0, name
         torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5, msg=name)
-    fusion = isthmus.torch.AllreduceNormFusion()
+    fusion = isthmus.torch.FusionPass()
     result = compiled(lambda x, residual: norm(reduced(x.view(2, 2, -1)).view(4, -1) + residual), fusion)(
         x, residual
     )
@@ -262,7 +275,7 @@ def two_norms_of_one_sum() -> list[str]:
         return *norms, total, functional.all_reduce(x, "max", dist.group.WORLD)
 
     x, residual = torch.randn(2, 4, WIDTH)
-    results = compiled(call, isthmus.torch.AllreduceNormFusion())(x, residual)
+    results = compiled(call, isthmus.torch.FusionPass())(x, residual)
     for result, right in zip(results, call(x, residual), strict=True):
         torch.testing.assert_close(result, right, rtol=1e-5, atol=1e-5)
     logger.removeHandler(handler)
@@ -271,7 +284,7 @@ def two_norms_of_one_sum() -> list[str]:
 
 
 def test_second_norm_uses_the_fused_sum(pair: RankProcesses) -> None:
-    assert pair.run(two_norms_of_one_sum) == [["replaced 1 of 2 allreduces by allreduce_rmsnorm"]] * 2
+    assert pair.run(two_norms_of_one_sum) == [["replaced 1 norms and 0 products; 1 allreduces are left"]] * 2
 
 
 def generated_tokens() -> None:
@@ -290,7 +303,7 @@ def generated_tokens() -> None:
     plan |= {f"model.layers.*.{name}_proj": RowwiseParallel() for name in ("self_attn.o", "mlp.down")}
     parallelize_module(model, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
 
-    fusion = isthmus.torch.AllreduceNormFusion()
+    fusion = isthmus.torch.FusionPass()
     step = compiled(lambda tokens: model(tokens, use_cache=False).logits, fusion)
     tokens = tokens_of(3, 4)
     for _ in range(3):
@@ -310,4 +323,70 @@ def test_model_of_transformers_has_the_same_tokens(pair: RankProcesses) -> None:
 def test_old_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.10.0+cpu")
     with pytest.raises(RuntimeError, match=r"PyTorch 2\.10\.0\+cpu must be 2\.11 or newer"):
-        isthmus.torch.AllreduceNormFusion()
+        isthmus.torch.FusionPass()
+
+
+class Gate(nn.Module):
+    """Two products of one input, and a product of their results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = (nn.Linear(WIDTH, 2 * WIDTH, bias=False) for _ in range(2))
+        self.down = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+class SequenceLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.mlp = nn.RMSNorm(WIDTH), Gate()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.mlp(self.norm(x))
+
+
+def sequence_layer(mesh: DeviceMesh, axis: int) -> nn.Module:
+    plan = {
+        "norm": SequenceParallel(sequence_dim=axis),
+        "mlp": PrepareModuleInput(input_layouts=(Shard(axis),), desired_input_layouts=(Replicate(),)),
+        "mlp.gate": ColwiseParallel(),
+        "mlp.up": ColwiseParallel(),
+        "mlp.down": RowwiseParallel(output_layouts=Shard(axis), use_local_output=False),
+    }
+    return parallelize_module(SequenceLayer().to(torch.bfloat16), mesh, plan)
+
+
+SEQUENCES = [((1, 24), 1), ((3, 24), 1), ((24, 2), 0)]  # shapes without the width, dimensions of the sequence
+
+
+def sequence_step(mesh: DeviceMesh, fusion: Any) -> list[torch.Tensor]:
+    """The outputs and all gradients of compiled layers with sequence parallelism."""
+    torch.manual_seed(4)
+    layers = [sequence_layer(mesh, axis) for _, axis in SEQUENCES]
+    inputs = []
+    for shape, axis in SEQUENCES:
+        own = torch.randn(*shape, WIDTH).to(torch.bfloat16).chunk(mesh.size(), axis)[dist.get_rank()]
+        inputs.append(DTensor.from_local(own.contiguous(), mesh, (Shard(axis),)).requires_grad_())
+
+    def run(*inputs: DTensor) -> list[torch.Tensor]:
+        return [layer(each).to_local() for layer, each in zip(layers, inputs, strict=True)]
+
+    outputs = compiled(run, fusion)(*inputs)
+    sum(each.float().square().sum() for each in outputs).backward()
+    leaves = [*inputs, *(parameter for layer in layers for parameter in layer.parameters())]
+    return [*(each.detach() for each in outputs), *(leaf.grad.to_local() for leaf in leaves)]
+
+
+def compare_sequence_layers() -> None:
+    fusion, mesh = isthmus.torch.FusionPass(), init_device_mesh("cpu", (dist.get_world_size(),))
+    separate, fused = (sequence_step(mesh, each) for each in (None, fusion))
+    # Forward: the first product of the gathered input, and the scattered sum. Backward: the gathered gradient.
+    assert fusion.replacements == 3 * len(SEQUENCES), fusion.replacements
+    for expected, result in zip(separate, fused, strict=True):
+        assert result.equal(expected)
+
+
+def test_sequence_parallel_layers_are_fused(pair: RankProcesses) -> None:
+    pair.run(compare_sequence_layers)
