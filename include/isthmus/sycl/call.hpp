@@ -102,7 +102,7 @@ sycl::event submit_collective(const std::shared_ptr<rank_state>& rank, const syc
   group_state& open_group = thread_group();
   if (open_group.depth == 0) return run(std::move(request));
   open_group.requests.push_back(std::move(request));
-  return {};
+  return rank->complete_event();
 }
 
 /// Runs allreduce_rmsnorm() on the path of the communicator.

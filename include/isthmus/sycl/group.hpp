@@ -67,7 +67,7 @@ inline std::vector<sycl::event> run_group_blocking(std::vector<collective_reques
       enqueue(request, views.address(request.send), views.address(request.recv), nullptr);
     }
   });
-  return std::vector<sycl::event>(requests.size(), sycl::event());  // copies share one implementation
+  return std::vector<sycl::event>(requests.size(), requests.front().rank->complete_event());
 }
 
 /// Returns whether one host task can run the whole group. All requests must belong to one queue and to one rank
@@ -313,10 +313,12 @@ class group {
     state.is_abandoned |= is_abandoned;
     if (--state.depth > 0) return {};
     std::vector<detail::collective_request> requests = std::move(state.requests);
-    const bool was_abandoned = state.is_abandoned;
-    state = {};
-    if (was_abandoned) return {};
-    return detail::run_group(requests);
+    const bool was_abandoned = std::exchange(state.is_abandoned, false);
+    std::vector<sycl::event> events;
+    if (!was_abandoned) events = detail::run_group(requests);
+    requests.clear();
+    state.requests = std::move(requests);  // the next group of this thread uses the same memory
+    return events;
   }
 
   int m_exceptions_at_entry = std::uncaught_exceptions();  // more at the end: an exception unwinds the scope

@@ -95,7 +95,7 @@ class rank_state {
  public:
   // Takes ownership of the handle, even if the constructor throws.
   rank_state(isthmus_communicator handle, const sycl::device& device, host_execution host)
-      : m_handle(handle), m_device(device) {
+      : m_handle(handle), m_device(device), m_is_cpu(device.is_cpu()) {
     check(isthmus_communicator_rank(handle, &m_rank));
     check(isthmus_communicator_size(handle, &m_size));
     check(isthmus_communicator_local_size(handle, &m_local_size));
@@ -139,11 +139,15 @@ class rank_state {
   /// Null after close().
   isthmus_communicator handle() const noexcept { return m_handle.get(); }
   const sycl::device& device() const noexcept { return m_device; }
+  bool is_cpu() const noexcept { return m_is_cpu; }
   /// Platform and ordinal, as the core knows the device.
   isthmus_device native() const noexcept { return m_native_device; }
   int rank() const noexcept { return m_rank; }
   int size() const noexcept { return m_size; }
   int local_size() const noexcept { return m_local_size; }
+  /// Returns the event of operations that are complete on return. All copies share one implementation, because
+  /// creating an event takes longer than the rest of the front end.
+  const sycl::event& complete_event() const noexcept { return m_complete_event; }
   /// Returns the path of all calls and the reason for it.
   const path_choice& path() const noexcept { return m_path; }
 
@@ -223,6 +227,8 @@ class rank_state {
 
   std::unique_ptr<isthmus_communicator_impl, handle_deleter> m_handle;
   sycl::device m_device;
+  bool m_is_cpu;                     // stored, because each query is a call into the SYCL runtime
+  sycl::event m_complete_event;      // default-constructed, so always complete
   isthmus_device m_native_device{};  // platform and ordinal of the core
   int m_rank = -1;
   int m_size = 0;

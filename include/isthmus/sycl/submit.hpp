@@ -34,16 +34,19 @@ inline void enqueue(collective_request& request, void* send, void* recv, isthmus
 
 // ---- host platform --------------------------------------------------------------------------------------
 
-// Runs the request in the calling thread. The request is complete on return, so the result is a
-// default-constructed event, which is always complete.
+// Runs the request in the calling thread. The request is complete on return.
 inline sycl::event run_blocking(collective_request& request) {
   wait_for_dependencies(request);
   wait_for_queue(request.queue);
-  buffer_uses uses;
-  uses.add(request);
-  const host_views views(uses);
-  enqueue(request, views.address(request.send), views.address(request.recv), nullptr);
-  return {};
+  if (request.uses_buffers()) {
+    buffer_uses uses;
+    uses.add(request);
+    const host_views views(uses);
+    enqueue(request, views.address(request.send), views.address(request.recv), nullptr);
+  } else {
+    enqueue(request, request.send.pointer, request.recv.pointer, nullptr);
+  }
+  return request.rank->complete_event();
 }
 
 /// Runs `work` of a host task. A failure is stored for async_error() and rethrown to the runtime, which passes
