@@ -69,7 +69,8 @@ void test_cell::prepare_on_host(std::uint32_t call) {
 
 void test_cell::prepare(call_path path, std::uint32_t call) {
   switch (path) {
-    case call_path::isthmus_usm: return prepare_on_device(m_memory.usm_send, m_memory.usm_recv, call);
+    case call_path::isthmus_usm:
+    case call_path::isthmus_host_usm: return prepare_on_device(m_memory.usm_send, m_memory.usm_recv, call);
     case call_path::isthmus_buffer:
     case call_path::listing1: return prepare_on_device(m_send_buffer, m_recv_buffer, call);
     case call_path::isthmus_host:
@@ -82,6 +83,8 @@ void test_cell::run(call_path path) {
     case call_path::isthmus_usm:
       call_isthmus(m_ranks, m_memory.queue, m_shape, m_memory.usm_send, m_memory.usm_recv).wait();
       return;
+    case call_path::isthmus_host_usm:
+      return call_core(m_ranks.native(), m_shape, m_memory.usm_send, m_memory.usm_recv);
     case call_path::isthmus_buffer:
       call_isthmus(m_ranks, m_memory.queue, m_shape, m_send_buffer, m_recv_buffer).wait();
       return;
@@ -97,6 +100,7 @@ std::vector<float> test_cell::consume(call_path path) {
   std::vector<float> result(m_shape.recv_elements);
   switch (path) {
     case call_path::isthmus_usm:
+    case call_path::isthmus_host_usm:
       m_kernels.consume(m_memory.queue, m_memory.usm_recv, result.size()).wait();
       m_memory.queue.memcpy(result.data(), m_memory.usm_recv, result.size() * sizeof(float)).wait();
       break;

@@ -11,9 +11,11 @@
 
 namespace sycl_collectives {
 
-enum class call_path { isthmus_usm, isthmus_buffer, isthmus_host, listing1, mpi_host };
-inline constexpr call_path all_paths[] = {call_path::isthmus_usm, call_path::isthmus_buffer,
-                                          call_path::isthmus_host, call_path::listing1, call_path::mpi_host};
+// isthmus_host_usm: the C API on the USM arrays of isthmus_usm, after the same kernels. Only the call differs.
+enum class call_path { isthmus_usm, isthmus_host_usm, isthmus_buffer, isthmus_host, listing1, mpi_host };
+inline constexpr call_path all_paths[] = {call_path::isthmus_usm,    call_path::isthmus_host_usm,
+                                          call_path::isthmus_buffer, call_path::isthmus_host,
+                                          call_path::listing1,       call_path::mpi_host};
 inline bool is_isthmus(call_path path) { return path != call_path::listing1 && path != call_path::mpi_host; }
 
 // Memory that is allocated once for the whole run, as large as its largest cell.

@@ -116,7 +116,7 @@ class job {
   }
 
   // The paths to measure: all except those that were too slow at a smaller size of the same collective and, on
-  // a device, the Isthmus path that starts from host memory.
+  // a device, the C API, which is called without a stream here.
   std::vector<call_path> paths_of(const call_shape& shape) {
     if (m_collective != shape.entry.name) {
       m_collective = shape.entry.name;
@@ -126,7 +126,7 @@ class job {
     const bool on_host = m_ranks.platform() == ISTHMUS_PLATFORM_HOST;
     for (const call_path path : all_paths)
       if (std::count(m_skipped_paths.begin(), m_skipped_paths.end(), path) == 0 &&
-          (on_host || path != call_path::isthmus_host))
+          (on_host || (path != call_path::isthmus_host && path != call_path::isthmus_host_usm)))
         paths.push_back(path);
     return paths;
   }

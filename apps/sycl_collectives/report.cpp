@@ -19,6 +19,7 @@ struct path_label {
 path_label label(call_path path, bool host_task) {
   switch (path) {
     case call_path::isthmus_usm: return {"isthmus", host_task ? "sycl_usm_task" : "sycl_usm"};
+    case call_path::isthmus_host_usm: return {"isthmus", "host_usm"};
     case call_path::isthmus_buffer: return {"isthmus", host_task ? "sycl_buffer_task" : "sycl_buffer"};
     case call_path::isthmus_host: return {"isthmus", "host"};
     case call_path::listing1: return {"listing1", "sycl_buffer"};
@@ -95,7 +96,7 @@ void job_report::cell_done(const call_shape& shape, const std::vector<measuremen
   ++m_finished_cells;
   double core_us = 0;
   for (const measurement& entry : measured) {
-    if (entry.path == call_path::isthmus_host) core_us = bench::median(entry.samples_us);
+    if (entry.path == call_path::isthmus_host_usm) core_us = bench::median(entry.samples_us);
   }
   nlohmann::json records = nlohmann::json::array();
   for (const measurement& entry : measured) {

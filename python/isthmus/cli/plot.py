@@ -18,6 +18,7 @@ _OWN_COLORS = {
     "sycl_usm": "#D55E00",
     "sycl_buffer": "#E69F00",
     "host": "#8C2D04",
+    "host_usm": "#CC79A7",
     "shared_heap": "#CC79A7",
     "graph": "#D55E00",
     "in_place": "#E69F00",
@@ -39,6 +40,7 @@ _PEER_COLORS = {
 _FALLBACK_COLORS = ("#000000", "#AAAAAA", "#7A0177", "#F0E442")
 _MODE_LABELS = {
     "shared_heap": "heap",
+    "host_usm": "C API on USM",
     "sycl_usm": "SYCL USM",
     "sycl_usm_task": "SYCL USM, host tasks",
     "sycl_buffer": "SYCL buffer",
