@@ -18,6 +18,7 @@ from typing import Any
 import ranks
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
 
 import isthmus.torch
 
@@ -510,6 +511,28 @@ def sequence_parallel_layers() -> None:
             raise AssertionError("a first call was captured")
 
 
+def fused_model() -> None:
+    """FusionPass in generated code: the collectives of a model are replaced, and its results stay right."""
+    world = dist.group.WORLD
+
+    def layer(own: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        gathered = functional.all_gather_tensor(own, 0, world)
+        hidden = torch.mm(gathered, up.t())
+        return hidden, gathered, functional.reduce_scatter_tensor(torch.mm(hidden, down.t()), "sum", 0, world)
+
+    fusion = isthmus.torch.FusionPass()
+    compiled = torch.compile(layer, fullgraph=True, options={"post_grad_custom_pre_pass": fusion})
+    sizes = ((512, 1024), (768, 1024), (1024, 768))
+    tensors = tuple(
+        random(rows * columns, torch.bfloat16, seed=seed).view(rows, columns) / 8
+        for seed, (rows, columns) in enumerate(sizes)
+    )
+    with torch.no_grad():
+        outputs = compiled(*tensors)
+    assert fusion.replacements == 2, fusion.replacements
+    check_blocks(tensors, outputs)
+
+
 def check_gradients(*tensors: torch.Tensor) -> None:
     """The gradients of a layer against those of separate collectives over NCCL in float64."""
     ops, name, size = torch.ops.isthmus, dist.group.WORLD.group_name, dist.get_world_size()
@@ -571,6 +594,7 @@ CHECKS = [
     fused_norms,
     row_parallel_layers,
     sequence_parallel_layers,
+    fused_model,
     fallbacks,
     report,
 ]
