@@ -15,7 +15,7 @@ from ..sizes import format_size, format_us
 from .bench import reasons_of
 from .plot import SHARE, collective_svg, path_name, steps_svg
 
-MIN_SIZES = 3  # required for a plot
+MIN_SIZES = 4  # required for a plot; a table shows fewer points better
 MAX_PATHS = 7  # in a plot; the table contains all
 MIN_SHOWN_REGRET = 1.05  # smaller values are not listed
 HOST_MODES = {"host", "shared_heap", "c", "mpi", "python"}
