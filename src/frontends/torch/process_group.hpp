@@ -84,7 +84,7 @@ class process_group final : public versioned_backend {
   void matmul_allreduce(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& output);
   // Computes ALLGATHER_GEMM or GEMM_REDUCE_SCATTER on the current stream of the device: with a plan if the communicator
   // supports it, otherwise as a product and a collective. The first call for a shape creates the plan, which takes
-  // milliseconds. On the host, PyTorch's products are faster than those of plans.
+  // milliseconds. On the host, PyTorch computes the product.
   // Errors: throws, also while this thread coalesces calls, and if such a first call is captured.
   void fused_product(isthmus_fused_kind kind, const tasks::product_matrices& matrices);
   work_ptr allreduce_coalesced(tensors& data, const c10d::AllreduceCoalescedOptions& options) override;

@@ -92,8 +92,17 @@ def test_rules_can_change_between_calls(fresh_ranks: Callable[..., RankProcesses
 
 
 def test_rules_can_change_with_debug_wrapper(fresh_ranks: Callable[..., RankProcesses]) -> None:
-    for paths_used in fresh_ranks(TORCH_DISTRIBUTED_DEBUG="DETAIL").run(change_rule_once):
+    ranks = fresh_ranks(TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    for paths_used in ranks.run(change_rule_once):
         assert paths_used == ["shm:two_shot"]
+    ranks.run(call_operator)
+
+
+def call_operator() -> None:
+    """Operators find the backend of their group in the wrapper."""
+    name = dist.group.WORLD.group_name
+    output, _ = torch.ops.isthmus.allgather_matmul(torch.ones(2, 3), torch.ones(4, 3), name)
+    assert output.equal(torch.full((2 * dist.get_world_size(), 4), 3.0))
 
 
 def change_rule_once() -> list[str]:
