@@ -75,7 +75,7 @@ def bench(
         str, typer.Option(metavar="FILE", help="Write a trace of one run for Perfetto.", rich_help_panel=_FUSED)
     ] = "",
 ) -> None:
-    """Measures COLLECTIVE and prints median times, bandwidth and the ratio to the best peer.
+    """Measures COLLECTIVE and prints median times, bandwidth and the ratio to the best peer (in a checkout).
 
     Each call gets new random input and an output filled with a pattern. The time is the maximum over all ranks.
 

@@ -41,7 +41,7 @@ def demo(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print the report instead of the tables.")] = False,
 ) -> None:
-    """Runs a SYCL program with several ranks. Verifies and measures all collectives on USM and buffers.
+    """Verifies and measures all collectives on SYCL USM and buffers with several ranks (in a checkout).
 
     The job also measures Listing 1 of the paper (MPI through a host_accessor) and MPI on host pointers.
     """

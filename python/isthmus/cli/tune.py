@@ -112,7 +112,7 @@ def tune(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Measures backends and algorithms, and writes rules for the fastest to the profile of this machine.
+    """Measures backends and algorithms, and writes the rules of this machine's profile (in a checkout).
 
     Requires a checkout after make build, because packages do not contain the measurement program.
 
