@@ -140,7 +140,8 @@ def _print_core(core: dict[str, Any]) -> None:
         "backend", "", "algorithms", "description", "reason", title="Backends of a host communicator", **_STYLE
     )
     for backend in core["backends"]:
-        state = _state(backend["available"])
+        is_unused = backend["reason"].startswith("no rule names it")  # for a communicator of one rank
+        state = styled("not used", "dim") if is_unused else _state(backend["available"])
         name = " ".join(part for part in (backend["name"], backend["version"]) if part)
         reason = "; ".join(part for part in (backend["reason"], *backend["notes"]) if part)
         table.add_row(name, state, " ".join(backend["algorithms"]), backend["description"], reason)
