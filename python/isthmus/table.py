@@ -77,6 +77,7 @@ _Member = TypeVar("_Member", bound=IntEnum)
 # Limits of allreduce_rmsnorm.h.
 RMSNORM_DATATYPES = ("float16", "bfloat16", "float32")
 RMSNORM_MAX_HIDDEN = 16384  # ISTHMUS_RMSNORM_MAX_HIDDEN
+PRODUCT_MAX_ROWS = 16  # ISTHMUS_PRODUCT_MAX_ROWS
 
 
 class CollectiveRow(NamedTuple):

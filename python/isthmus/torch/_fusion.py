@@ -27,12 +27,13 @@ class FusionPass:
     >>> model = torch.nn.Identity()  # a model that was made tensor-parallel with parallelize_module
     >>> model = torch.compile(model, options={"post_grad_custom_pre_pass": fusion})
 
-    The pass replaces three sequences over groups of Isthmus with at least two ranks. Everything else stays
+    The pass replaces four sequences over groups of Isthmus with at least two ranks. Everything else stays
     unchanged.
 
     - allreduce, residual addition and RMSNorm: torch.ops.isthmus.allreduce_rmsnorm, for inference
     - all-gather and product: torch.ops.isthmus.allgather_matmul
     - product and reduce-scatter: torch.ops.isthmus.matmul_reduce_scatter
+    - product of at most 16 rows and allreduce: torch.ops.isthmus.matmul_allreduce
 
     `replacements` counts the replacements in all graphs. The logger isthmus.torch._fusion logs the number for
     each graph at the level INFO. Inductor does not cache graphs that were compiled with the pass.

@@ -1,4 +1,4 @@
-"""The part of FusionPass that replaces all-gathers before products, and products before reduce-scatters."""
+"""The part of FusionPass that replaces products with the collectives before or after them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Graph, Node
 
+from ..table import PRODUCT_MAX_ROWS
 from ._graph_matching import DTYPES, arguments_of, call, erase, is_group_of_isthmus, value_of
 
 _aten, _functional = torch.ops.aten, torch.ops._c10d_functional
@@ -15,7 +16,7 @@ _VIEWS = (_aten.view.default, _aten.reshape.default)
 
 
 def replace_products(graph: Graph) -> int:
-    """Inserts allgather_matmul and matmul_reduce_scatter. Returns their number."""
+    """Inserts the operators of products. Returns their number."""
     positions = {node: position for position, node in enumerate(graph.nodes)}
     count = 0
     for node in list(graph.nodes):
@@ -23,6 +24,8 @@ def replace_products(graph: Graph) -> int:
             count += _replace_gather(graph, node, positions)
         elif node.target == _functional.reduce_scatter_tensor.default:
             count += _replace_scatter(graph, node)
+        elif node.target == _functional.all_reduce.default:
+            count += _replace_allreduce(graph, node)
     return count
 
 
@@ -167,6 +170,34 @@ def _replace_scatter(graph: Graph, scatter: Node) -> bool:
             torch.ops.isthmus.matmul_reduce_scatter.default,
             *(rows, _weight_for(graph, weight, is_transposed), group_name),
         )
+    wait.replace_all_uses_with(result)
+    erase(graph, wait)
+    return True
+
+
+def _replace_allreduce(graph: Graph, reduce: Node) -> bool:
+    """Replaces products of few rows, for which devices have one kernel, with weights that it reads directly."""
+    arguments = arguments_of(reduce, _functional.all_reduce.default)
+    wait = next(iter(reduce.users), None)
+    if not arguments or len(reduce.users) != 1 or not arguments_of(wait, _functional.wait_tensor.default):
+        return False
+    source, operation, group_name = arguments
+    product, is_exclusive = _skip_views(source)
+    factors = arguments_of(product, _aten.mm.default)
+    if not factors or not _is_supported(product, *factors):
+        return False
+    weight, is_transposed = _match_weight(factors[1])
+    if (
+        operation != "sum"
+        or is_transposed
+        or value_of(product).shape[0] > PRODUCT_MAX_ROWS
+        or not (is_exclusive and len(product.users) == 1)
+        or not is_group_of_isthmus(group_name, value_of(product).device)
+    ):
+        return False
+    with graph.inserting_before(reduce):
+        result = call(graph, torch.ops.isthmus.matmul_allreduce.default, factors[0], weight, group_name)
+        result = call(graph, _aten.reshape.default, result, list(value_of(source).shape))
     wait.replace_all_uses_with(result)
     erase(graph, wait)
     return True

@@ -390,3 +390,26 @@ def compare_sequence_layers() -> None:
 
 def test_sequence_parallel_layers_are_fused(pair: RankProcesses) -> None:
     pair.run(compare_sequence_layers)
+
+
+def sums_of_products() -> None:
+    """Products of few rows with a weight of torch.nn.Linear are replaced, others are not."""
+    weight = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
+
+    def layer(x: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        product = torch.mm(x.flatten(0, -2), right).unflatten(0, x.shape[:-1])
+        return functional.all_reduce(product, "sum", dist.group.WORLD) + 1
+
+    for shape, is_linear, expected in (((2, 8), True, 1), ((2, 9), True, 0), ((2, 8), False, 0)):
+        x, right = torch.randn(*shape, WIDTH), weight if is_linear else weight.t().contiguous()
+        fusion = isthmus.torch.FusionPass()
+
+        def run(x: torch.Tensor, right: torch.Tensor, is_linear: bool = is_linear) -> torch.Tensor:
+            return layer(x, right.t() if is_linear else right)
+
+        assert compiled(run, fusion)(x, right).equal(run(x, right))
+        assert fusion.replacements == expected
+
+
+def test_sums_of_few_rows_are_fused(pair: RankProcesses) -> None:
+    pair.run(sums_of_products)
