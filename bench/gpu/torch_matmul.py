@@ -103,25 +103,28 @@ def compare(
             for provider in names
         )
         print(f"{rows:4} rows, {inner} x {columns}: {results}", flush=True)
-    return [
-        {
-            "collective": "matmul_allreduce",
-            "dtype": "bfloat16",
-            "bytes": 2 * rows * columns,
-            "m": rows,
-            "k": inner,
-            "n": columns,
-            "ranks": size,
-            "provider": provider,
-            "backend": "torch",
-            "mode": "graph" if device == "cuda" else "host",
-            "time_us": time_us(times[provider]),
-            "algbw_gbs": 0,  # the weights are read, and the products are sent
-            "busbw_gbs": 0,
-            "wrong": wrong[provider],
-        }
-        for provider in names
-    ]
+    fields = {
+        "collective": "matmul_allreduce",
+        "bytes": 2 * rows * columns,
+        "m": rows,
+        "k": inner,
+        "n": columns,
+    }
+    fields |= {"ranks": size, "mode": "graph" if device == "cuda" else "host"}
+    return [record_of(fields, provider, times[provider], wrong[provider]) for provider in names]
+
+
+def record_of(fields: dict[str, Any], provider: str, samples: list[float], wrong: int) -> dict[str, Any]:
+    """Returns the record of a provider. Rates are 0, because most of the time does not depend on the links."""
+    return fields | {
+        "dtype": "bfloat16",
+        "provider": provider,
+        "backend": "torch",
+        "time_us": time_us(samples),
+        "algbw_gbs": 0,
+        "busbw_gbs": 0,
+        "wrong": wrong,
+    }
 
 
 def measure(rank: int, size: int, _: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:

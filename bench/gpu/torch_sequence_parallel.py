@@ -18,8 +18,8 @@ import statistics
 import sys
 from typing import Any
 
-from torch_matmul import random
-from torch_ranks import host_us, parser, run, slowest, time_us, timed
+from torch_matmul import random, record_of
+from torch_ranks import host_us, parser, run, slowest, timed
 from torch_symm_mem import Call
 
 # One of two ranks: the projections before and after attention, and the MLP, of Llama 8B and 70B.
@@ -216,25 +216,15 @@ def compare(problem: Problem, group: Any, samples: int) -> list[dict[str, Any]]:
             for provider in names
         )
         print(f"{problem.operator} {problem.rows} rows, {inner} x {columns}: {results}", flush=True)
-    return [
-        {
-            "collective": problem.operator,
-            "dtype": "bfloat16",
-            "bytes": 2 * problem.rows * (columns if problem.operator == "matmul_reduce_scatter" else inner),
-            "m": problem.rows,
-            "k": inner,
-            "n": columns,
-            "ranks": problem.size,
-            "provider": provider,
-            "backend": "torch",
-            "mode": "stream" if device == "cuda" else "host",
-            "time_us": time_us(times[provider]),
-            "algbw_gbs": 0,  # most of the time, the matrices are multiplied
-            "busbw_gbs": 0,
-            "wrong": wrong[provider],
-        }
-        for provider in names
-    ]
+    width = columns if problem.operator == "matmul_reduce_scatter" else inner
+    fields = {"collective": problem.operator, "bytes": 2 * problem.rows * width, "m": problem.rows}
+    fields |= {
+        "k": inner,
+        "n": columns,
+        "ranks": problem.size,
+        "mode": "stream" if device == "cuda" else "host",
+    }
+    return [record_of(fields, provider, times[provider], wrong[provider]) for provider in names]
 
 
 def measure(rank: int, size: int, _: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:

@@ -138,12 +138,17 @@ def _replace_gather(graph: Graph, product: Node, positions: dict[Node, int]) -> 
     return True
 
 
+def _wait_of(collective: Node) -> Node | None:
+    """Returns the wait for a collective without keyword arguments, if it is the only user."""
+    waits = [user for user in collective.users if arguments_of(user, _functional.wait_tensor.default)]
+    return waits[0] if len(waits) == len(collective.users) == 1 and not collective.kwargs else None
+
+
 def _replace_scatter(graph: Graph, scatter: Node) -> bool:
-    arguments = arguments_of(scatter, _functional.reduce_scatter_tensor.default)
-    wait = next(iter(scatter.users), None)
-    if not arguments or len(scatter.users) != 1 or not arguments_of(wait, _functional.wait_tensor.default):
+    wait = _wait_of(scatter)
+    if wait is None:
         return False
-    source, operation, size, group_name = arguments
+    source, operation, size, group_name = scatter.args
     blocks = _match_blocks(source, 0)
     product, is_exclusive = _skip_views(blocks.node)
     factors = arguments_of(product, _aten.mm.default)
@@ -177,11 +182,10 @@ def _replace_scatter(graph: Graph, scatter: Node) -> bool:
 
 def _replace_allreduce(graph: Graph, reduce: Node) -> bool:
     """Replaces products of few rows, for which devices have one kernel, with weights that it reads directly."""
-    arguments = arguments_of(reduce, _functional.all_reduce.default)
-    wait = next(iter(reduce.users), None)
-    if not arguments or len(reduce.users) != 1 or not arguments_of(wait, _functional.wait_tensor.default):
+    wait = _wait_of(reduce)
+    if wait is None:
         return False
-    source, operation, group_name = arguments
+    source, operation, group_name = reduce.args
     product, is_exclusive = _skip_views(source)
     factors = arguments_of(product, _aten.mm.default)
     if not factors or not _is_supported(product, *factors):
