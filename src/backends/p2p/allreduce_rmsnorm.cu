@@ -30,6 +30,19 @@ __device__ inline float warp_maximum(float value) {
   return value;
 }
 
+// Divides a vector of a row by `scale` and converts it to float8_e4m3. It is not inlined, because it would be a third of
+// the code of a kernel.
+template <typename T>
+__device__ __noinline__ word_group<wire_vector<T>::elements / 4> quantize_vector(uint4 vector, float scale) {
+  const wire_vector<T> v(vector);
+  word_group<wire_vector<T>::elements / 4> group{};
+#pragma unroll
+  for (int i = 0; i < wire_vector<T>::elements; ++i)
+    group.words[i / 4] |= std::uint32_t(device_formats::float8_e4m3::store(to_float(v.lanes[i]) / scale))
+                          << (8 * (i % 4));
+  return group;
+}
+
 // The rows of one thread block. A thread handles the vectors threadIdx.x, threadIdx.x + row_threads, ... of a row, at most U
 // of them. Vector u is sent through slot u of the block.
 template <typename T, int N, int U>
@@ -181,14 +194,8 @@ struct row_block {
     auto* const out = static_cast<std::byte*>(args.normalized) + row * args.hidden;
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-      if (!has(u)) continue;
-      const wire_vector<T> v(normalized[u]);
-      word_group<elements / 4> group{};
-#pragma unroll
-      for (int i = 0; i < elements; ++i)
-        group.words[i / 4] |= std::uint32_t(device_formats::float8_e4m3::store(to_float(v.lanes[i]) / scale))
-                              << (8 * (i % 4));
-      store_group<elements / 4>(out, index(u), args.hidden, group);
+      if (has(u))
+        store_group<elements / 4>(out, index(u), args.hidden, quantize_vector<T>(normalized[u], scale));
     }
   }
 };
@@ -235,9 +242,8 @@ struct row_pipeline {
   }
 
   __device__ void scatter(std::uint32_t step) const {
-#pragma unroll
-    for (int i = 1; i < max_rank_count<N>; ++i) {
-      if (!N && i >= args.size) break;
+#pragma unroll rank_unroll<N>
+    for (int i = 1; i < ranks<N>(args); ++i) {
       const std::uint64_t peer_row = row(step, rank_after<N>(args, i));
       if (peer_row >= args.tokens) continue;
 #pragma unroll

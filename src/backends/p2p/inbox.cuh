@@ -42,14 +42,15 @@ __device__ inline void fence_between_steps(std::uint32_t step, std::uint32_t ste
   if (steps > depth - 2 && step > 0 && (step + blockIdx.x) % fence_period == 0) __threadfence_system();
 }
 
-// Number of ranks. If the size is known at compile time (N > 0), all loops are unrolled and values
-// stay in registers.
+// Number of ranks: N, or if N is 0, the number in the arguments.
 template <int N, typename Arguments>
 __device__ inline int ranks(const Arguments& args) {
   return N ? N : args.size;
 }
+// Loops over the ranks are unrolled only if their number is known at compile time. Unrolled for 16 ranks, the kernels
+// for any number of ranks took most of the time of nvcc.
 template <int N>
-constexpr int max_rank_count = N ? N : max_ranks;
+constexpr int rank_unroll = N ? N : 1;
 
 // Returns the i-th rank after this one, cyclically.
 template <int N, typename Arguments>
@@ -101,39 +102,44 @@ struct inbox_slot {
 // Sends `v` to vector `k` of row `row` on every other rank, starting with the next rank.
 template <int N>
 __device__ inline void send_to_all(const inbox_slot& slot, std::uint32_t step, int row, int k, uint4 v) {
-#pragma unroll
-  for (int i = 1; i < max_rank_count<N>; ++i)
-    if (N || i < slot.args.size) store_remote(slot.row(i, step, row) + k, v);
+#pragma unroll rank_unroll<N>
+  for (int i = 1; i < ranks<N>(slot.args); ++i) store_remote(slot.row(i, step, row) + k, v);
 }
 
 // Adds `own` and the vectors `k` of the other ranks in rank order, and clears the vectors for a later
-// generation. The loads of all ranks are in flight at the same time. Returns false if the wait expired. In this
-// case there is no sum and nothing may be stored, so a call changes no buffer unless all ranks join it.
+// generation. The loads of all ranks (N = 0: of four ranks) are in flight at the same time. Returns false if the wait
+// expired. In this case there is no sum and nothing may be stored, so a call changes no buffer unless all ranks join it.
 template <typename Wire, int N>
 __device__ inline bool receive_and_add(const inbox_slot& slot, std::uint32_t step, int k, uint4 own,
                                        spin_limit& limit, uint4& result) {
+  constexpr int group = N ? N : 4;
   const kernel_arguments& args = slot.args;
   uint4* inbox = slot.row(0, step, 0) + k;
-  uint4 v[max_rank_count<N>];
-  bool is_missing = true;
-  while (is_missing) {
-    is_missing = false;
+  accumulator<Wire> sum;
+#pragma unroll rank_unroll<N>
+  for (int first = 0; first < ranks<N>(args); first += group) {
+    uint4 v[group];
+    bool is_missing = true;
+    while (is_missing) {
+      is_missing = false;
 #pragma unroll
-    for (int r = 0; r < max_rank_count<N>; ++r)
-      if (N || r < args.size) v[r] = r == args.rank ? own : load_remote(inbox + r * slot_vectors);
+      for (int i = 0; i < group; ++i)
+        if (N || first + i < args.size)
+          v[i] = first + i == args.rank ? own : load_remote(inbox + (first + i) * slot_vectors);
 #pragma unroll
-    for (int r = 0; r < max_rank_count<N>; ++r)
-      if (N || r < args.size) is_missing |= is_pending(v[r]);
-    if (is_missing && limit.is_exhausted()) return false;
+      for (int i = 0; i < group; ++i)
+        if (N || first + i < args.size) is_missing |= is_pending(v[i]);
+      if (is_missing && limit.is_exhausted()) return false;
+    }
+    if (first == 0) sum.set(v[0]);
+#pragma unroll
+    for (int i = 0; i < group; ++i)
+      if ((first != 0 || i != 0) && (N || first + i < args.size)) sum.add(v[i]);
   }
-  accumulator<Wire> sum(v[0]);
-#pragma unroll
-  for (int r = 1; r < max_rank_count<N>; ++r)
-    if (N || r < args.size) sum.add(v[r]);
-#pragma unroll
-  for (int r = 0; r < max_rank_count<N>; ++r)
-    if ((N || r < args.size) && r != args.rank) store_remote(inbox + r * slot_vectors, pending_vector());
-  result = sum.result(args.divisor);
+#pragma unroll rank_unroll<N>
+  for (int r = 0; r < ranks<N>(args); ++r)
+    if (r != args.rank) store_remote(inbox + r * slot_vectors, pending_vector());
+  result = sum.template result<N>(args.divisor);
   return true;
 }
 

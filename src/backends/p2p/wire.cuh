@@ -139,13 +139,13 @@ __device__ inline void store_elements(T* destination, std::uint64_t index, std::
   }
 }
 
-// Adds contributions in float32, in call order. The result is rounded once.
+// Adds contributions in float32, in call order, after set() with the first one. The result is rounded once.
 template <typename Wire>
 struct accumulator {
   static constexpr int n = wire_vector<Wire>::elements;
   float lanes[n];
 
-  __device__ explicit accumulator(uint4 first) {
+  __device__ void set(uint4 first) {
     const wire_vector<Wire> v(first);
 #pragma unroll
     for (int i = 0; i < n; ++i) lanes[i] = to_float(v.lanes[i]);
@@ -155,11 +155,19 @@ struct accumulator {
 #pragma unroll
     for (int i = 0; i < n; ++i) lanes[i] += to_float(v.lanes[i]);
   }
-  // `divisor` is 1, or the number of ranks for avg. It is a true division, as the collective table requires.
+  // `divisor` is 1, or the number of ranks for avg. N: the number of ranks, or 0 if it is not known at compile time. The
+  // collective table requires a division; for a power of two, a product with the reciprocal has the same bits.
+  template <int N>
   __device__ uint4 result(float divisor) const {
+    static_assert((N & (N - 1)) == 0);
     wire_vector<Wire> v;
 #pragma unroll
-    for (int i = 0; i < n; ++i) v.lanes[i] = from_float<Wire>(divisor == 1.0f ? lanes[i] : lanes[i] / divisor);
+    for (int i = 0; i < n; ++i) {
+      if constexpr (N != 0)
+        v.lanes[i] = from_float<Wire>(lanes[i] * (divisor == 1.0f ? 1.0f : 1.0f / N));
+      else
+        v.lanes[i] = from_float<Wire>(divisor == 1.0f ? lanes[i] : lanes[i] / divisor);
+    }
     return escape_pending(v.bits);
   }
 };

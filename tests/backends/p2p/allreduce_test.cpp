@@ -106,7 +106,7 @@ TEST_P(simulated_ranks, back_to_back_calls_are_correct) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(sizes, simulated_ranks, testing::Values(1, 2, 3, 4, 8));
+INSTANTIATE_TEST_SUITE_P(sizes, simulated_ranks, testing::Values(1, 2, 3, 4, 5, 8));
 
 // Rank 0 times out while many more calls are queued. The late rank must not add their words.
 TEST(timeout, late_rank_reads_its_own_call) {
