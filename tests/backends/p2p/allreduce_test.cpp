@@ -31,7 +31,7 @@ class simulated_call {
   simulated_call(machine& all, const sum_shape& shape, std::uint64_t seed)
       : m_all(all),
         m_shape(shape),
-        m_request{{shape.datatype, ISTHMUS_SUM, oracle::input_class::ordinary, seed},
+        m_request{{shape.datatype, seed % 2 == 0 ? ISTHMUS_SUM : ISTHMUS_AVG, oracle::input_class::ordinary, seed},
                   {shape.collective, all.size(), root(), shape.count, {}, {}},
                   0} {
     const std::size_t width = isthmus::p2p::element_bytes(type());
@@ -49,6 +49,7 @@ class simulated_call {
     for (int i = 0; i < m_all.size(); ++i)
       args.peer_recv_bufs[i] = m_out[index((rank + i) % m_all.size())].data();
     args.count = m_shape.count;
+    if (m_request.inputs.op == ISTHMUS_AVG) args.divisor = static_cast<float>(args.size);
     ASSERT_EQ(m_shape.collective == ISTHMUS_REDUCE_SCATTER
                   ? launch_reduce_scatter(type(), type(), args, m_all.stream(rank))
                   : launch_allreduce(m_shape.algorithm, type(), type(), args, m_all.stream(rank)),
