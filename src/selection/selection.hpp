@@ -10,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace isthmus::selection {
@@ -133,7 +134,11 @@ using availability = std::function<const char*(const selection_rule& rule)>;
 struct rule_rejection {
   const selection_rule* candidate;
   std::string reason;
+  std::string_view mismatch;    // name of the first filter that does not match; "": all match
   bool is_unavailable = false;  // the rule matched, but its backend does not support the call
+  // The user may want to act on it: the rule is not built in and is for this collective and platform, its backend is
+  // unavailable, or it is the built-in rule that applies next.
+  bool is_relevant = false;
 };
 
 struct selection_decision {
@@ -142,9 +147,6 @@ struct selection_decision {
   std::vector<rule_rejection> rejections;  // filled only if `trace` is set, later rules first
 };
 
-// Returns true if the rule matches the collective and the platform of the query. Most default rules do not
-// match, and explain shows only the rules that do.
-bool is_relevant(const selection_rule& rule, const selection_query& query);
 // Returns true if the rule can match any call of such a communicator.
 bool is_relevant(const selection_rule& rule, isthmus_platform platform, int ranks, int nodes);
 
@@ -154,9 +156,9 @@ selection_decision select(const configuration& config, const selection_query& qu
 
 // JSON of the decision for `isthmus explain`: the winning rule's "backend", "algorithm" ("" if the backend chooses
 // it), "rule" and "source" (null if no backend supports the call), and "query", "reason" and "rejected". Each
-// rejected rule has the same four members, "reason", "is_relevant" (see is_relevant) and "unavailable": true if the
-// rule matched but its backend does not support the call. "rejected" is empty unless select() was called with
-// `trace`. In the query, "bytes" is null if only some ranks know it.
+// rejected rule has the same four members and those of rule_rejection: "reason", "mismatch" (null if all filters
+// match), "unavailable" and "is_relevant". "rejected" is empty unless select() was called with `trace`. In the query,
+// "bytes" is null if only some ranks know it.
 nlohmann::json to_json(const selection_query& query, const selection_decision& decision);
 
 }  // namespace isthmus::selection

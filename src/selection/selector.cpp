@@ -56,23 +56,30 @@ std::string describe_bytes_mismatch(const selection_rule& rule, const selection_
   return fmt::format("bytes {} is outside {}", *query.bytes, range);
 }
 
-// Returns the reason why a rule does not match: the first filter that fails, in the order of the rule's text.
-std::string describe_mismatch(const selection_rule& rule, const selection_query& query) {
+// The first filter of a rule that does not match, in the order of the rule's text.
+struct filter_mismatch {
+  std::string_view filter;  // "": the rule matches
+  std::string reason;
+};
+
+filter_mismatch find_mismatch(const selection_rule& rule, const selection_query& query) {
   if (!contains(rule.collectives, query.collective))
-    return describe_list_mismatch("collective", query.collective, rule.collectives, collective_names());
+    return {"collective",
+            describe_list_mismatch("collective", query.collective, rule.collectives, collective_names())};
   if (!contains(rule.platforms, query.platform))
-    return describe_list_mismatch("platform", query.platform, rule.platforms, platform_names());
+    return {"platform", describe_list_mismatch("platform", query.platform, rule.platforms, platform_names())};
   if (!contains(rule.datatypes, query.datatype))
-    return describe_list_mismatch("datatype", query.datatype, rule.datatypes, datatype_names());
+    return {"datatype", describe_list_mismatch("datatype", query.datatype, rule.datatypes, datatype_names())};
   if (!matches_op(rule, query))
-    return query.op ? describe_list_mismatch("op", *query.op, rule.ops, op_names())
-                    : fmt::format("{} has no op", collective_names()[query.collective]);
-  if (!matches_memory(rule, query)) return "the buffers are not both in the symmetric heap";
+    return {"op", query.op ? describe_list_mismatch("op", *query.op, rule.ops, op_names())
+                           : fmt::format("{} has no op", collective_names()[query.collective])};
+  if (!matches_memory(rule, query)) return {"memory", "the buffers are not both in the symmetric heap"};
   if (query.ranks < rule.min_ranks || query.ranks > rule.max_ranks)
-    return describe_range_mismatch("ranks", query.ranks, rule.min_ranks, rule.max_ranks);
+    return {"ranks", describe_range_mismatch("ranks", query.ranks, rule.min_ranks, rule.max_ranks)};
   if (query.nodes < rule.min_nodes || query.nodes > rule.max_nodes)
-    return describe_range_mismatch("nodes", query.nodes, rule.min_nodes, rule.max_nodes);
-  return describe_bytes_mismatch(rule, query);
+    return {"nodes", describe_range_mismatch("nodes", query.nodes, rule.min_nodes, rule.max_nodes)};
+  if (!matches_bytes(rule, query)) return {"bytes", describe_bytes_mismatch(rule, query)};
+  return {};
 }
 
 std::string describe_unavailable(const selection_rule& rule, const char* obstacle) {
@@ -101,10 +108,6 @@ nlohmann::json to_json(const selection_rule& rule) {
 
 }  // namespace
 
-bool is_relevant(const selection_rule& rule, const selection_query& query) {
-  return contains(rule.collectives, query.collective) && contains(rule.platforms, query.platform);
-}
-
 bool is_relevant(const selection_rule& rule, isthmus_platform platform, int ranks, int nodes) {
   return contains(rule.platforms, platform) && ranks >= rule.min_ranks && ranks <= rule.max_ranks &&
          nodes >= rule.min_nodes && nodes <= rule.max_nodes;
@@ -113,22 +116,24 @@ bool is_relevant(const selection_rule& rule, isthmus_platform platform, int rank
 selection_decision select(const configuration& config, const selection_query& query,
                           const availability& find_obstacle, bool trace) {
   selection_decision result;
+  bool has_fallback = false;
   for (auto rule = config.rules.rbegin(); rule != config.rules.rend(); ++rule) {
-    const bool is_match = matches(*rule, query);
-    if (result.winner != nullptr) {  // reached only with `trace`
+    if (!trace && !matches(*rule, query)) continue;
+    auto [filter, reason] = find_mismatch(*rule, query);
+    if (!filter.empty()) {
+      const bool is_for_call = filter != "collective" && filter != "platform";
       result.rejections.push_back(
-          {&*rule, is_match ? "matches, but a later rule takes precedence" : describe_mismatch(*rule, query)});
-      continue;
-    }
-    const char* obstacle = is_match ? find_obstacle(*rule) : nullptr;
-    if (is_match && obstacle == nullptr) {
+          {&*rule, std::move(reason), filter, false, is_for_call && !is_built_in(*rule)});
+    } else if (result.winner != nullptr) {  // reached only with `trace`
+      const bool is_fallback = is_built_in(*rule) && !std::exchange(has_fallback, true);
+      result.rejections.push_back({&*rule, "matches, but the selected rule takes precedence", "", false,
+                                   is_fallback || !is_built_in(*rule)});
+    } else if (const char* const obstacle = find_obstacle(*rule); obstacle == nullptr) {
       result.winner = &*rule;
       result.reason = fmt::format("rule \"{}\" ({})", rule->text, rule->source);
       if (!trace) return result;
     } else if (trace) {
-      result.rejections.push_back(
-          {&*rule, is_match ? describe_unavailable(*rule, obstacle) : describe_mismatch(*rule, query),
-           is_match});
+      result.rejections.push_back({&*rule, describe_unavailable(*rule, obstacle), "", true, true});
     }
   }
   if (result.winner == nullptr)
@@ -146,8 +151,9 @@ nlohmann::json to_json(const selection_query& query, const selection_decision& d
   for (const rule_rejection& rejection : decision.rejections) {
     nlohmann::json entry = to_json(*rejection.candidate);
     entry["reason"] = rejection.reason;
+    entry["mismatch"] = rejection.mismatch.empty() ? nlohmann::json() : nlohmann::json(rejection.mismatch);
     entry["unavailable"] = rejection.is_unavailable;
-    entry["is_relevant"] = is_relevant(*rejection.candidate, query);
+    entry["is_relevant"] = rejection.is_relevant;
     json["rejected"].push_back(std::move(entry));
   }
   return json;

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import run_cli
@@ -19,6 +20,7 @@ from conftest import run_cli
 import isthmus
 from isthmus import layout, machine
 from isthmus.cli import main
+from isthmus.cli.explain import summarize_rules
 from isthmus.records import Report
 from isthmus.sizes import format_size, parse_size, parse_sizes
 from isthmus.table import count_of_bytes
@@ -131,12 +133,49 @@ def test_explain_in_this_process() -> None:
     assert "each sum to float32" in text
     assert "deterministic = true" in text
     assert "selected" in text
-    # Each other rule is either printed with its reason or counted.
-    relevant = [rejected for rejected in reply["rejected"] if rejected["is_relevant"]]
-    assert 0 < len(relevant) < len(reply["rejected"])
-    assert f"{len(reply['rejected']) - len(relevant)} rules for other collectives or platforms" in text
     assert "p2p" not in text
     assert "p2p" in run_cli("explain", "allreduce", "--bytes", "64K", "--all").stdout
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_explain_lists_own_rules_and_counts_others(tmp_path: Path, columns: int) -> None:
+    config = tmp_path / "own.toml"
+    config.write_text('[[rule]]\nbytes = "..1K"\nuse = "shm:packet"\n[[rule]]\nuse = "mpi"\n')
+    arguments = ["explain", "allreduce", "--bytes", "64K", "--config", str(config)]
+    rejected = run_json(*arguments, "--json")["rejected"]
+    lines = run_cli(*arguments, COLUMNS=str(columns)).stdout.splitlines()
+    assert max(map(len, lines)) <= columns
+    text = " ".join(" ".join(lines).split())
+    relevant = [rule for rule in rejected if rule["is_relevant"]]
+    assert [rule["source"] for rule in relevant] == [f"config {config}:4", f"config {config}:1", "default"]
+    assert sum(line.startswith("rejected") for line in lines) == len(relevant)
+    assert "use=mpi" in text and "it supports one rank per process" in text
+    assert "bytes 65536 is outside 0..1024" in text
+    assert "matches, but the selected rule takes precedence" in text
+    # All other rules are counted.
+    counts = [int(count) for count in re.findall(r"(\d+) (?:default )?rules?(?::| is | are | match)", text)]
+    assert len(counts) > 2 and sum(counts) == len(rejected) - len(relevant), text
+    all_text = run_cli(*arguments, "--all").stdout
+    assert len(re.findall("^rejected ", all_text, re.M)) == len(rejected)
+    assert "are for other" not in all_text
+
+
+def test_explain_groups_rules_by_reason() -> None:
+    def rule(mismatch: str | None, reason: str = "", source: str = "default") -> dict[str, Any]:
+        return {"mismatch": mismatch, "reason": reason, "source": source, "is_relevant": False}
+
+    rules = [rule("memory", "not symmetric"), rule("bytes"), rule("memory", "not symmetric"), rule("nodes")]
+    assert summarize_rules(rules) == [
+        "2 default rules: not symmetric",
+        "2 default rules are for other sizes or numbers of nodes",
+    ]
+    rules = [rule("op", source="default, threshold"), rule("platform", source="config f:1"), rule(None)]
+    assert summarize_rules(rules) == [
+        "1 default rule matches, but the selected rule takes precedence",
+        "1 default rule is for other operations",
+        "1 rule is for other platforms",
+    ]
+    assert summarize_rules([rule("memory", "") | {"is_relevant": True}]) == []
 
 
 def test_explain_in_mpi_job_includes_mpi_backend() -> None:

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "selection/layer.hpp"
@@ -23,12 +25,52 @@ TEST(explain, decision_as_json) {
               "memory": "symmetric",
               "ranks": 4, "nodes": 1, "bytes": 64},
     "rejected": [{"backend": "nccl", "algorithm": "", "rule": "platform=cuda use=nccl", "source": "config f.toml:6",
-                  "reason": "platform host is not cuda", "unavailable": false, "is_relevant": false},
+                  "reason": "platform host is not cuda", "mismatch": "platform", "unavailable": false,
+                  "is_relevant": false},
                  {"backend": "shm", "algorithm": "packet", "rule": "bytes=0..1K use=shm:packet",
                   "source": "config f.toml:3",
-                  "reason": "backend shm:packet cannot run this call: no such library", "unavailable": true,
-                  "is_relevant": true}]})json");
+                  "reason": "backend shm:packet cannot run this call: no such library", "mismatch": null,
+                  "unavailable": true, "is_relevant": true}]})json");
   EXPECT_EQ(to_json(query, select(rules, query, only_mpi, true)), expected);
+}
+
+// Built-in rules are numerous, so only those are relevant that could replace the selected rule.
+TEST(explain, relevant_rules_are_those_that_users_can_act_on) {
+  const auto read = [](const std::string& text, const char* kind) { return read_toml(text, "f.toml", kind); };
+  const configuration rules = merge({read("[[rule]]\nuse = \"mpi\"\n"
+                                          "[[rule]]\nplatform = \"host\"\nuse = \"mpi\"\n"
+                                          "[[rule]]\nbytes = \"1K..\"\nuse = \"mpi\"\n"
+                                          "[[rule]]\nuse = \"ucx\"\n",
+                                          "default"),
+                                     read("[[rule]]\nranks = 8\nuse = \"mpi\"\n"
+                                          "[[rule]]\nbytes = \"..1K\"\nuse = \"mpi\"\n",
+                                          "profile"),
+                                     read("[[rule]]\ncollective = \"barrier\"\nuse = \"mpi\"\n"
+                                          "[[rule]]\nplatform = \"cuda\"\nuse = \"mpi\"\n"
+                                          "[[rule]]\nop = \"max\"\nuse = \"mpi\"\n"
+                                          "[[rule]]\ndatatype = \"int8\"\nuse = \"mpi\"\n"
+                                          "[[rule]]\nmemory = \"symmetric\"\nuse = \"mpi\"\n"
+                                          "[[rule]]\nnodes = 2\nuse = \"mpi\"\n"
+                                          "[[rule]]\nuse = \"shm\"\n",
+                                          "config")});
+  selection_query query{ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, ISTHMUS_PLATFORM_HOST, memory_kind::any, 4, 1, 64};
+  query.op = ISTHMUS_SUM;
+  const nlohmann::json json = to_json(query, select(rules, query, only_mpi, true));
+  std::vector<std::string> described;
+  for (const nlohmann::json& entry : json.at("rejected"))
+    described.push_back(fmt::format("{} {} {}{}", entry.at("rule").get<std::string>(),
+                                    entry.at("mismatch").dump(),
+                                    entry.at("unavailable").get<bool>() ? "unavailable " : "",
+                                    entry.at("is_relevant").get<bool>() ? "shown" : "hidden"));
+  EXPECT_EQ(described,
+            (std::vector<std::string>{"use=shm null unavailable shown", "nodes=2 use=mpi \"nodes\" shown",
+                                      "memory=symmetric use=mpi \"memory\" shown",
+                                      "datatype=int8 use=mpi \"datatype\" shown", "op=max use=mpi \"op\" shown",
+                                      "platform=cuda use=mpi \"platform\" hidden",
+                                      "collective=barrier use=mpi \"collective\" hidden",
+                                      "ranks=8 use=mpi \"ranks\" shown",  // the rule bytes=0..1K is selected
+                                      "use=ucx null shown", "bytes=1K.. use=mpi \"bytes\" hidden",
+                                      "platform=host use=mpi null hidden", "use=mpi null hidden"}));
 }
 
 TEST(explain, no_winner_and_unknown_bytes_are_null) {

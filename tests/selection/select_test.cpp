@@ -117,7 +117,7 @@ TEST(select, trace_explains_all_other_rules) {
   EXPECT_EQ(result.rejections[1].reason, "backend p2p:one_shot cannot run this call: no peer access");
   EXPECT_EQ(result.rejections[2].reason, "platform host is not hip");
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(result.rejections[i].is_unavailable, i == 1) << i;
-  EXPECT_EQ(result.rejections[3].reason, "matches, but a later rule takes precedence");
+  EXPECT_EQ(result.rejections[3].reason, "matches, but the selected rule takes precedence");
 
   const selection_decision quiet = select(config, base_query, available, false);
   EXPECT_EQ(quiet.winner, result.winner);

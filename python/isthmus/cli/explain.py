@@ -6,9 +6,9 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
-from .._console import styled
+from .._console import lines, styled
 from ..communicator import Communicator, Device
 from ..sizes import format_size, parse_size
 from ..table import DATATYPES, CollectiveName, count_of_bytes
@@ -20,6 +20,15 @@ from .profile import core_info_of_any_backend, profile_mismatch, profile_use
 
 _FUSED = "Fused operators: allgather_gemm, gemm_reduce_scatter, gemm_allreduce, allreduce_rmsnorm"
 _RMSNORM = "allreduce_rmsnorm"
+# The values of a call that the filters of rules compare, as in "rules are for other sizes".
+_CALL_FILTERS = {
+    "bytes": "sizes",
+    "ranks": "numbers of ranks",
+    "nodes": "numbers of nodes",
+    "datatype": "datatypes",
+    "op": "operations",
+}
+_TARGET_FILTERS = {"collective": "collectives", "platform": "platforms"}
 _BITS_WITHOUT_DETERMINISTIC = "can depend on the rules: set deterministic = true for a guarantee"
 
 
@@ -55,7 +64,7 @@ def explain(
         bool, typer.Option("--measure", help="Also run the plan of a product.", rich_help_panel=_FUSED)
     ] = False,
     all_rules: Annotated[
-        bool, typer.Option("--all", help="Also print rules for other collectives and platforms.")
+        bool, typer.Option("--all", help="List every rule with its reason, instead of counting most of them.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -151,31 +160,10 @@ def _print(explanation: dict[str, Any], all_rules: bool) -> None:
         )
     size = "" if query["bytes"] is None else f" of {format_size(query['bytes'])} bytes"
     out.print(
-        f"{query['collective']}{size}, {query['datatype']}, {query['ranks']} ranks, {query['nodes']} node(s), "
-        f"{query['platform']}",
+        f"{query['collective']}{size}, {query['datatype']}, {_counted(query['ranks'], 'rank')}, "
+        f"{_counted(query['nodes'], 'node')}, {query['platform']}",
     )
-    table = Table("", "use", "rule", "source", "reason", box=None, pad_edge=False)
-    if explanation["backend"] is not None:
-        table.add_row(
-            styled("selected", "green"), format_use(explanation), explanation["rule"], explanation["source"], ""
-        )
-    visible_rules = [rejected for rejected in explanation["rejected"] if all_rules or rejected["is_relevant"]]
-    for rejected in visible_rules:
-        table.add_row(
-            styled("rejected", "dim"),
-            format_use(rejected),
-            rejected["rule"],
-            rejected["source"],
-            rejected["reason"],
-        )
-    out.print(table)
-    hidden_count = len(explanation["rejected"]) - len(visible_rules)
-    if hidden_count:
-        out.print(
-            f"{hidden_count} rules for other collectives or platforms are hidden (--all shows them)",
-            style="dim",
-        )
-    out.print(explanation["reason"])
+    _print_rules(explanation, all_rules)
     if explanation["reduction"]:
         _print_reduction(explanation["reduction"])
     if explanation["plan"]:
@@ -188,6 +176,60 @@ def _print(explanation: dict[str, Any], all_rules: bool) -> None:
             else "one kernel executes the allreduce, the residual addition and the norm",
         )
         out.print("There is no prediction of its time.", style="dim")
+
+
+def _print_rules(explanation: dict[str, Any], all_rules: bool) -> None:
+    """Prints the selected rule, and rejected rules with their reasons. Counts those that are not relevant."""
+    table = Table(
+        Column(no_wrap=True),
+        Column("use", no_wrap=True),
+        Column("rule (source)", overflow="fold"),
+        box=None,
+        pad_edge=False,
+    )
+    if explanation["backend"] is not None:
+        rule = f"{explanation['rule']} ({explanation['source']})"
+        table.add_row(styled("selected", "green"), format_use(explanation), rule)
+    for rejected in explanation["rejected"]:
+        if all_rules or rejected["is_relevant"]:
+            rule = lines(f"{rejected['rule']} ({rejected['source']})", rejected["reason"])
+            table.add_row(styled("rejected", "dim"), format_use(rejected), rule)
+    out.print(table)
+    if not all_rules:
+        summary = summarize_rules(explanation["rejected"])
+        for line in summary:
+            out.print(line, style="dim")
+        if summary:
+            out.print("--all lists these rules.", style="dim")
+    if explanation["backend"] is None:
+        out.print(explanation["reason"])
+
+
+def summarize_rules(rejected: list[dict[str, Any]]) -> list[str]:
+    """Returns one line per reason for rules that are not relevant, such as "3 rules are for other sizes"."""
+    hidden = [rule for rule in rejected if not rule["is_relevant"]]
+    texts = []
+    if rules := [rule for rule in hidden if rule["mismatch"] is None]:
+        verb = "matches" if len(rules) == 1 else "match"
+        texts.append(f"{_counted_rules(rules)} {verb}, but the selected rule takes precedence")
+    if rules := [rule for rule in hidden if rule["mismatch"] == "memory"]:
+        texts.append(f"{_counted_rules(rules)}: {rules[0]['reason']}")
+    for filters in (_CALL_FILTERS, _TARGET_FILTERS):
+        if rules := [rule for rule in hidden if rule["mismatch"] in filters]:
+            mismatches = {rule["mismatch"] for rule in rules}
+            *first, last = [name for key, name in filters.items() if key in mismatches]
+            names = f"{', '.join(first)} or {last}" if first else last
+            texts.append(f"{_counted_rules(rules)} {'is' if len(rules) == 1 else 'are'} for other {names}")
+    return texts
+
+
+def _counted_rules(rules: list[dict[str, Any]]) -> str:
+    are_defaults = all(rule["source"].startswith("default") for rule in rules)
+    return _counted(len(rules), "default rule" if are_defaults else "rule")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _print_reduction(reduction: dict[str, Any]) -> None:
