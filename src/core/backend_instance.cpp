@@ -194,9 +194,10 @@ std::vector<std::string> backend_instance::notes() const {
   return texts;
 }
 
-void backend_instance::reject(std::string reason) {
+void backend_instance::reject(backend_state state, std::string reason) {
   destroy();
   m_split_state.reset();
+  m_rejected_state = state;
   m_reason = std::move(reason);
 }
 

@@ -22,6 +22,14 @@ namespace isthmus {
 
 class communicator;
 
+// Whether a communicator uses a backend, and if it does not, why not. `isthmus info` reports it.
+enum class backend_state {
+  available,
+  unavailable,     // something is missing or does not work
+  not_used,        // no call of this communicator would select it
+  other_platform,  // it is for other devices
+};
+
 // Result of isthmus_backend::split. The create function of the subcommunicator's backend consumes it. If the
 // state is never consumed, isthmus_backend::discard_split_state releases it.
 struct split_state_deleter {
@@ -69,6 +77,7 @@ class backend_instance {
         m_context.device.platform == ISTHMUS_PLATFORM_HOST ? ISTHMUS_BACKEND_BLOCKING_ON_HOST : 0;
     return (m_capabilities & (ISTHMUS_BACKEND_BLOCKING | on_host)) != 0;
   }
+  backend_state state() const { return is_usable() ? backend_state::available : m_rejected_state; }
   // Returns why the backend cannot be used, or "" if it can.
   const std::string& reason() const { return m_reason; }
   std::uint32_t capabilities() const { return m_capabilities; }  // ANDed over all ranks
@@ -77,7 +86,7 @@ class backend_instance {
   std::vector<std::string> notes() const;
 
   // Marks the backend as unusable because some rank rejected it, before or after create.
-  void reject(std::string reason);
+  void reject(backend_state state, std::string reason);
   void set_by_default(bool is_chosen_by_default) {
     m_context.is_chosen_by_default = is_chosen_by_default ? 1 : 0;
   }
@@ -127,6 +136,7 @@ class backend_instance {
   communicator& m_owner;
   backend_entry m_entry;
   std::size_t m_index;
+  backend_state m_rejected_state = backend_state::unavailable;
   std::string m_reason;
   std::uint32_t m_capabilities;
   isthmus_backend_context m_context{};

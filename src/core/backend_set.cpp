@@ -21,20 +21,27 @@ bool covers_any(const selection::selection_rule& rule, std::uint32_t collectives
          std::ranges::any_of(rule.collectives, [&](auto each) { return (collectives >> each & 1) != 0; });
 }
 
-// Returns why this rank cannot use the backend according to local information, or "" if it can try.
-std::string local_rejection(const backend_entry& entry, const membership& ranks,
-                            const communicator_setup& setup) {
+struct rejection {
+  backend_state state = backend_state::unavailable;
+  std::string reason;  // "": the rank can try to create the backend
+};
+
+// Returns whether this rank can use the backend according to local information.
+rejection find_rejection(const backend_entry& entry, const membership& ranks, const communicator_setup& setup) {
+  using enum backend_state;
   if (std::ranges::find(setup.external_backends, entry.name) != setup.external_backends.end())
-    return "the caller of this communicator runs it (external_backends)";
-  if (entry.backend == nullptr) return entry.reason;
+    return {not_used, "the caller of this communicator runs it (external_backends)"};
+  if (entry.backend == nullptr) return {unavailable, entry.reason};
+  const char* const platform = isthmus_platform_name(ranks.device.platform);
   if ((entry.backend->platforms & 1u << ranks.device.platform) == 0)
-    return fmt::format("it does not support platform {}", isthmus_platform_name(ranks.device.platform));
+    return {other_platform, fmt::format("it does not support platform {}", platform)};
   if ((entry.backend->capabilities & ISTHMUS_BACKEND_MIXED_PLATFORMS) == 0 && ranks.has_mixed_platforms)
-    return "it supports one platform per communicator, and the ranks use several";
+    return {unavailable, "it supports one platform per communicator, and the ranks use several"};
   if ((entry.backend->capabilities & ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS) != 0 && ranks.process_size > 1)
-    return fmt::format("it supports one rank per process, and this process has {}", ranks.process_size);
+    return {unavailable,
+            fmt::format("it supports one rank per process, and this process has {}", ranks.process_size)};
   if ((entry.backend->capabilities & ISTHMUS_BACKEND_MULTI_NODE) == 0 && ranks.nodes > 1)
-    return fmt::format("it supports a single node, and the ranks are on {} nodes", ranks.nodes);
+    return {unavailable, fmt::format("it supports a single node, and the ranks are on {} nodes", ranks.nodes)};
   // A backend that no call can select must not use memory, streams or threads. All ranks have equal rules, so
   // they make the same decision.
   const auto names_backend = [&](const auto& rule) { return rule.backend == entry.name; };
@@ -45,23 +52,24 @@ std::string local_rejection(const backend_entry& entry, const membership& ranks,
   const auto applies_to_calls = [&](const auto& rule) {
     return applies_to_ranks(rule) && covers_any(rule, setup.collectives);
   };
-  if (std::ranges::none_of(setup.rules->rules, names_backend)) return "no rule names it";
+  if (std::ranges::none_of(setup.rules->rules, names_backend)) return {not_used, "no rule names it"};
   if (std::ranges::none_of(setup.rules->rules, applies_to_ranks))
-    return fmt::format("no rule names it for {} ranks of platform {} on {} node{}", ranks.size,
-                       isthmus_platform_name(ranks.device.platform), ranks.nodes, ranks.nodes == 1 ? "" : "s");
+    return {not_used,
+            fmt::format("no rule names it for {} rank{} of platform {} on {} node{}", ranks.size,
+                        ranks.size == 1 ? "" : "s", platform, ranks.nodes, ranks.nodes == 1 ? "" : "s")};
   if (std::ranges::none_of(setup.rules->rules, applies_to_calls))
-    return "no rule names it for the collectives of this communicator";
-  return "";
+    return {not_used, "no rule names it for the collectives of this communicator"};
+  return {};
 }
 
-// Returns a rank's advertisement of its backends, one line per backend: "name capabilities reason".
+// Returns a rank's advertisement of its backends, one line per backend: "name capabilities state reason".
 std::string advertise(const membership& ranks, const communicator_setup& setup) {
   std::string text;
   for (const backend_entry& entry : setup.backends) {
-    std::string reason = local_rejection(entry, ranks, setup);
+    auto [state, reason] = find_rejection(entry, ranks, setup);
     std::replace(reason.begin(), reason.end(), '\n', ' ');
-    text += fmt::format("{} {} {}\n", entry.name, entry.backend == nullptr ? 0 : entry.backend->capabilities,
-                        reason);
+    text += fmt::format("{} {} {} {}\n", entry.name, entry.backend == nullptr ? 0 : entry.backend->capabilities,
+                        static_cast<int>(state), reason);
   }
   return text;
 }
@@ -79,7 +87,7 @@ std::string nodes_text(const membership& ranks) {
 struct advertisement {
   std::string name;
   std::uint32_t capabilities;
-  std::string reason;
+  rejection local;
 };
 
 std::vector<advertisement> parse_advertisements(const std::string& text) {
@@ -87,9 +95,11 @@ std::vector<advertisement> parse_advertisements(const std::string& text) {
   for (const std::string& line : split_lines(text)) {
     advertisement& each = advertisements.emplace_back();
     std::istringstream fields(line);
-    fields >> each.name >> each.capabilities;
+    int state = 0;
+    fields >> each.name >> each.capabilities >> state;
+    each.local.state = static_cast<backend_state>(state);
     fields.ignore(1);
-    std::getline(fields, each.reason);
+    std::getline(fields, each.local.reason);
   }
   return advertisements;
 }
@@ -144,9 +154,11 @@ void backend_set::create(bootstrap& control, split_states parent_states) {
     for (const auto& backend : m_backends) {
       if (!backend->reason().empty() || is_last_resort(*backend) != is_last_resort_pass) continue;
       if (is_needless(*backend))
-        backend->reject("no rule names it except a built-in one, and another backend supports every operation");
+        backend->reject(backend_state::not_used,
+                        "no rule names it except a built-in one, and another backend supports every operation");
       else if (is_last_resort_pass && has_replacement(*backend, others))
-        backend->reject("no rule names it except a built-in one, and other backends are available");
+        backend->reject(backend_state::not_used,
+                        "no rule names it except a built-in one, and other backends are available");
       else
         create_one(control, *backend);
     }
@@ -235,12 +247,13 @@ void backend_set::agree(bootstrap& control, recorder::flight_recorder& recorder)
 
   for (const std::string& name : names) {
     std::uint32_t shared_capabilities = ~0u;
-    std::string reason;
-    for (std::size_t rank = 0; rank < advertisements.size() && reason.empty(); ++rank) {
+    rejection first;
+    for (std::size_t rank = 0; rank < advertisements.size() && first.reason.empty(); ++rank) {
       const auto match = std::ranges::find(advertisements[rank], name, &advertisement::name);
       const bool has_it = match != advertisements[rank].end();
       shared_capabilities &= has_it ? match->capabilities : 0;
-      reason = has_it ? match->reason : fmt::format("rank {} does not have it", rank);
+      first = has_it ? match->local
+                     : rejection{backend_state::unavailable, fmt::format("rank {} does not have it", rank)};
     }
     const auto local_entry = std::ranges::find(m_setup.backends, name, &backend_entry::name);
     backend_entry entry =
@@ -250,7 +263,7 @@ void backend_set::agree(bootstrap& control, recorder::flight_recorder& recorder)
     const backend_instance& backend = *m_backends.back();
     recorder.add_backend(backend.index(), name, backend.is_blocking(),
                          backend.is_present() ? backend.functions().algorithms : nullptr);
-    if (!reason.empty()) m_backends.back()->reject(reason);
+    if (!first.reason.empty()) m_backends.back()->reject(first.state, first.reason);
   }
 }
 
@@ -283,7 +296,7 @@ void backend_set::create_one(bootstrap& control, backend_instance& backend) {
   check_votes(control.rank(), all, failure, fmt::format("creating backend {} failed", backend.name()),
               ISTHMUS_ERROR_REMOTE, ISTHMUS_ERROR_UNSUPPORTED);
   if (first_refusal(all) < 0) return;
-  backend.reject(all.size() == 1 ? all[0].text : refusal_text(all));
+  backend.reject(backend_state::unavailable, all.size() == 1 ? all[0].text : refusal_text(all));
   log(log_level::info, "rank {}: backend {} is not available: {}", m_ranks.rank, backend.name(),
       backend.reason());
 }

@@ -28,10 +28,19 @@ json capability_names(std::uint32_t capabilities) {
   return names;
 }
 
+const char* state_name(backend_state state) {
+  switch (state) {
+    case backend_state::available: return "available";
+    case backend_state::not_used: return "not_used";
+    case backend_state::other_platform: return "other_platform";
+    default: return "unavailable";
+  }
+}
+
 json describe_backend(const backend_instance& backend, bool has_functions) {
   json result = {{"name", backend.name()},
                  {"source", backend.source()},
-                 {"available", backend.is_usable()},
+                 {"state", state_name(backend.state())},
                  {"reason", backend.reason()},
                  {"version", backend.version()},
                  {"capabilities", capability_names(backend.capabilities())},

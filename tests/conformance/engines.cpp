@@ -117,7 +117,7 @@ std::vector<engine_spec> find_engines(rank_runner& runner, double timeout_s, con
   // Backends that no default rule names (external plug-ins) are created only if some rule names them.
   std::vector<std::string> unnamed;
   for (const json& backend : info.at("backends"))
-    if (backend.at("reason").get<std::string>().starts_with("no rule names it") && backend.at("name") != except)
+    if (backend.at("state") == "not_used" && backend.at("name") != except)
       unnamed.push_back(backend.at("name"));
   if (!unnamed.empty()) info = info_for_config(runner, timeout_s, config_file(unnamed).path());
 
@@ -128,7 +128,7 @@ std::vector<engine_spec> find_engines(rank_runner& runner, double timeout_s, con
   base.is_default = false;
   for (const json& backend : info.at("backends")) {
     if (backend.at("name") == except) continue;
-    if (!backend.at("available").get<bool>()) {
+    if (backend.at("state") != "available") {
       missing_engines += fmt::format("; {}: {}", backend.at("name").get<std::string>(),
                                      backend.at("reason").get<std::string>());
       continue;

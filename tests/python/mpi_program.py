@@ -89,7 +89,7 @@ def run_collectives(comm: isthmus.Communicator) -> dict:
         "heap": sorted(set(heap.tolist())),
         "half": half.size,
         "bootstrap": comm.info()["bootstrap"],
-        "backends": {backend["name"]: backend["available"] for backend in comm.info()["backends"]},
+        "backends": {backend["name"]: backend["state"] for backend in comm.info()["backends"]},
     }
 
 

@@ -93,20 +93,27 @@ def test_info() -> None:
     assert {backend["name"] for backend in info["core"]["backends"]} >= {"shm", "mpi"}
     assert info["environment"]["ISTHMUS_TEST_MARK"] == "here"
     assert "devices" in info["sycl_devices"]
-    assert info["fused_host"]["available"] == bool(info["fused_host"]["library"])
-    for reason in (info["gpus"]["backends"]["p2p"], info["gpus"]["fused"]["reason"]):
-        assert info["gpus"]["devices"] or "no CUDA driver" in reason
+    assert (info["fused_host"]["state"] == "available") == bool(info["fused_host"]["library"])
+    if not info["gpus"]["devices"]:
+        assert "no CUDA driver" in info["gpus"]["reason"]
+        assert info["gpus"]["fused"] == {"state": "unavailable", "library": "", "reason": "no device"}
     text = run_cli("info", ISTHMUS_BLAS_LIBRARY="/nowhere/libblas.so", XDG_CONFIG_HOME="/nowhere")
     assert text.returncode == 0, text.stderr
     assert isthmus.__version__ in text.stdout
     assert "tried /nowhere/libblas.so" in text.stdout
+    assert re.search(r"^ucx +not used ", text.stdout, re.M)
+    assert re.search(r"^copy_engine +not for host ", text.stdout, re.M)
+    assert "does not support platform" not in text.stdout
+    assert re.search(r"^Rules: \d+ defaults, 0 others", text.stdout, re.M)
     assert re.search(r"Profile of this machine: /nowhere/.*\.toml \(does not exist\)$", text.stdout, re.M)
 
 
 def test_info_names_the_profile_of_the_environment(tmp_path: Path) -> None:
     profile = tmp_path / "own.toml"
     profile.write_text('[[rule]]\nplatform = "host"\nnodes = 1\nuse = "shm"\n')
-    assert f"Profile from ISTHMUS_PROFILE: {profile}\n" in run_cli("info", ISTHMUS_PROFILE=str(profile)).stdout
+    text = run_cli("info", ISTHMUS_PROFILE=str(profile)).stdout
+    assert f"Profile from ISTHMUS_PROFILE: {profile}\n" in text
+    assert re.search(rf"^platform=host nodes=1 use=shm +profile {profile}:1$", text, re.M)
 
 
 def test_mpiexec_of_open_mpi_is_not_mpich(

@@ -183,8 +183,8 @@ def test_info_lists_backends_and_rules(pair) -> None:
     document = pair[0].info()
     assert document["size"] == 2
     assert document["rules"]
-    assert {"name", "available", "reason"} <= document["backends"][0].keys()
-    assert all(backend["available"] or backend["reason"] for backend in document["backends"])
+    assert {"name", "state", "reason"} <= document["backends"][0].keys()
+    assert all((backend["state"] == "available") == (not backend["reason"]) for backend in document["backends"])
 
 
 def test_explain_lists_selected_and_rejected_rules(pair, monkeypatch) -> None:

@@ -10,12 +10,13 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import run_cli
 
 from isthmus import launch, layout
-from isthmus.cli import doctor, gpus
+from isthmus.cli import checks, doctor, gpus
 from isthmus.cli.checks import CHECKS, CheckError, extension_error, pytorch
 from isthmus.cli.doctor import Result, run_check
 
@@ -127,6 +128,22 @@ def test_hanging_or_crashing_check_is_isolated(
     monkeypatch.setenv("ISTHMUS_PLUGIN_PATH", str(tmp_path))
     result = run_check("plug-ins", timeout)
     assert_failed(result, details, hint)
+
+
+def test_gpu_check_reports_only_unavailable_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backends that no rule names are not missing."""
+    states = {"nccl": "available", "rccl": "other_platform", "ucx": "not_used", "p2p": "unavailable"}
+    entries = [{"name": name, "state": state, "reason": f"r-{name}"} for name, state in states.items()]
+    communicator = SimpleNamespace(info=lambda: {"backends": entries}, close=lambda: None)
+    monkeypatch.setattr(gpus.Communicator, "create_all", lambda *_arguments, **_options: [communicator])
+    monkeypatch.setattr(gpus, "devices", lambda: (["cuda:0"], ""))
+    monkeypatch.setattr(gpus, "fused_status", lambda _device: {})
+    monkeypatch.setattr(checks, "_check_devices", lambda _devices, usable: f"usable {usable}")
+    assert checks.gpus() == "cuda:0; p2p: r-p2p; usable ['nccl']"
+    assert gpus.describe(1.0)["backends"].keys() == {"nccl", "ucx", "p2p"}
+    entries[0]["state"] = "unavailable"
+    with pytest.raises(CheckError, match="nccl: r-nccl; p2p: r-p2p"):
+        checks.gpus()
 
 
 def test_missing_gpus_are_named_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

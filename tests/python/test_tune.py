@@ -548,7 +548,7 @@ def test_candidates_are_available_backends() -> None:
     assert not any(name.endswith("_bf16") for name in candidates), "they change results"
     # No default rule names ucx for one node.
     described = job_query.query_job(2, {"info": {}}, {"ISTHMUS_RULE": "use=ucx"})["backends"]
-    has_ucx = any(backend["name"] == "ucx" and backend["available"] for backend in described)
+    has_ucx = any(backend["name"] == "ucx" and backend["state"] == "available" for backend in described)
     assert any(name.startswith("ucx") for name in candidates) == has_ucx
 
 

@@ -63,7 +63,7 @@ def plugins() -> str:
     """Checks that all plugins in the library folder and in ISTHMUS_PLUGIN_PATH load."""
     # A plugin that did not load has no description.
     plugin_entries = [entry for entry in core_info()["backends"] if entry["source"] != "built-in"]
-    broken = [entry for entry in plugin_entries if not entry["description"] and not entry["available"]]
+    broken = [entry for entry in plugin_entries if not entry["description"] and entry["state"] == "unavailable"]
     if broken:
         raise CheckError(
             "; ".join(entry["reason"] for entry in broken),
@@ -176,7 +176,7 @@ def backends() -> str:
 
     paths = []
     for backend in core_info()["backends"]:
-        if not backend["available"]:
+        if backend["state"] != "available":
             continue
         _force_backend(backend["name"])
         communicators = Communicator.create_all(2, timeout=_TIMEOUT_S)
@@ -297,10 +297,17 @@ def gpus() -> str:
 
     report = describe(_TIMEOUT_S)
     if not report["devices"]:
-        raise MissingError(report["reason"])
-    usable = [name for name, reason in report["backends"].items() if not reason]
-    missing = [f"{name}: {reason}" for name, reason in report["backends"].items() if reason]
-    details = f"{', '.join(report['devices'])}; {'; '.join(missing)}"
+        raise MissingError(
+            f"{report['reason']}; if this machine has GPUs, install their driver, "
+            "or give the container access to them"
+        )
+    usable = [name for name, status in report["backends"].items() if status["state"] == "available"]
+    missing = [
+        f"{name}: {status['reason']}"
+        for name, status in report["backends"].items()
+        if status["state"] == "unavailable"
+    ]
+    details = "; ".join([", ".join(report["devices"]), *missing])
     if not usable:
         raise CheckError(
             details, "install NCCL (pip install nvidia-nccl-cu13), or set ISTHMUS_NCCL_LIBRARY to its path"

@@ -46,8 +46,8 @@ def _reason(platform: str, core_reason: str) -> str:
     return core_reason
 
 
-def backend_status(device_names: list[str], timeout: float) -> dict[str, str]:
-    """Returns, for each backend, the reason why it does not support these devices, or "" if it does.
+def backend_status(device_names: list[str], timeout: float) -> dict[str, dict[str, str]]:
+    """Returns {"state", "reason"} of each backend for these devices, except backends of other platforms.
 
     Creates a communicator over all devices. This creates their contexts and takes seconds, so call it in a
     separate process. Raises isthmus.Error.
@@ -56,11 +56,10 @@ def backend_status(device_names: list[str], timeout: float) -> dict[str, str]:
     entries = communicators[0].info()["backends"]
     for communicator in communicators:
         communicator.close()
-    reasons = {entry["name"]: "" if entry["available"] else entry["reason"] for entry in entries}
-    if "p2p" not in reasons:
-        reasons["p2p"] = missing_p2p_reason()
-    platform_reason = f"it does not support platform {device_names[0].partition(':')[0]}"
-    return {name: reason for name, reason in reasons.items() if reason != platform_reason}
+    status = {entry["name"]: {"state": entry["state"], "reason": entry["reason"]} for entry in entries}
+    if "p2p" not in status:
+        status["p2p"] = {"state": "unavailable", "reason": missing_p2p_reason()}
+    return {name: entry for name, entry in status.items() if entry["state"] != "other_platform"}
 
 
 def missing_p2p_reason() -> str:
@@ -68,11 +67,15 @@ def missing_p2p_reason() -> str:
     file = layout.library_folder() / "isthmus" / "libisthmus_p2p.so"
     if file.is_file():
         return ""
-    return f"{file} does not exist; run scripts/setup cuda and build with -DISTHMUS_P2P=ON"
+    if layout.checkout() is None:
+        hint = "install a release wheel, or run pip install on a machine with an NVIDIA device"
+    else:
+        hint = "run scripts/setup cuda and build with -DISTHMUS_P2P=ON"
+    return f"{file} does not exist; {hint}"
 
 
 def fused_status(device: str) -> dict[str, Any]:
-    """Returns {"available", "library", "reason"} of fused products on "host" or "cuda:0"."""
+    """Returns {"state", "library", "reason"} of fused products on "host" or "cuda:0"."""
     try:
         sample = _sample_matrix(device)
         with (
@@ -81,11 +84,11 @@ def fused_status(device: str) -> dict[str, Any]:
         ):
             libraries = plan.info["libraries"]
     except ModuleNotFoundError as failure:
-        return {"available": False, "library": "", "reason": f"not tested: {failure}"}
+        return {"state": "not_tested", "library": "", "reason": str(failure)}
     except Error as failure:
-        return {"available": False, "library": "", "reason": str(failure)}
+        return {"state": "unavailable", "library": "", "reason": str(failure)}
     return {
-        "available": True,
+        "state": "available",
         "library": ", ".join(str(library) for library in libraries.values()),
         "reason": "",
     }
@@ -103,9 +106,9 @@ def describe(timeout: float) -> dict[str, Any]:
     """Returns {"devices", "reason", "backends", "fused"} for the devices of this machine."""
     device_names, reason = devices()
     if not device_names:
-        reasons = "; ".join(part for part in (missing_p2p_reason(), reason) if part)
-        unavailable = {"available": False, "library": "", "reason": reason}
-        return {"devices": [], "reason": reason, "backends": {"p2p": reasons}, "fused": unavailable}
+        p2p = {"state": "unavailable", "reason": missing_p2p_reason() or "no device"}
+        unavailable = {"state": "unavailable", "library": "", "reason": "no device"}
+        return {"devices": [], "reason": reason, "backends": {"p2p": p2p}, "fused": unavailable}
     return {
         "devices": device_names,
         "reason": "",

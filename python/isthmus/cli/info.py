@@ -9,24 +9,18 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from .. import __version__, launch, layout, machine, memory
-from .._console import styled
+from .._console import lines, styled
 from . import gpus
 from .console import out, print_json, print_warning
 from .isolation import run_isolated
 from .profile import core_info, profile_mismatch
 
-_STYLE: Any = {
-    "box": None,
-    "pad_edge": False,
-    "title_justify": "left",
-    "title_style": "bold underline",
-    "header_style": "bold",
-}
 _GPU_WAIT_S = 30.0
+_STATES = {"available": "green", "unavailable": "red"}  # others are normal for this platform or these rules
 _OWN_VARIABLES = ("ISTHMUS_", "OCL_ICD_FILENAMES", "SYCL_", "ONEAPI_DEVICE_SELECTOR", "UR_", "MPI4PY_")
 
 
@@ -77,7 +71,7 @@ def _gpus() -> dict[str, Any]:
     reply = run_isolated("--gpus", dict(os.environ), 2 * _GPU_WAIT_S)
     if "devices" in reply:
         return reply
-    unavailable = {"available": False, "library": "", "reason": reply["details"]}
+    unavailable = {"state": "unavailable", "library": "", "reason": reply["details"]}
     return {"devices": gpus.devices()[0], "reason": reply["details"], "backends": {}, "fused": unavailable}
 
 
@@ -88,16 +82,21 @@ def _mpi_families() -> dict[str, str]:
         try:
             launchers[family] = str(launch.launcher(family).executable)
         except layout.MissingError as error:
-            launchers[family] = f"not available: {error}"
+            launchers[family] = f"unavailable: {error}"
     return launchers
 
 
 def sycl_devices() -> dict[str, Any]:
-    """Returns the SYCL devices in the environment that `isthmus run` sets up."""
+    """Returns the SYCL devices in the environment that `isthmus run` sets up.
+
+    "state" is "available", "unavailable" (not installed), "not_tested" or "failed", with a "reason".
+    """
+    if layout.build_folder() is None:
+        return {"devices": [], **_installed_sycl()}
     try:
         program = layout.program("sycl_devices")
     except layout.MissingError as error:
-        return {"devices": [], "reason": str(error)}
+        return {"devices": [], "state": "unavailable", "reason": str(error)}
     completed = subprocess.run(
         [str(program)],
         env=launch.environment(),
@@ -108,16 +107,46 @@ def sycl_devices() -> dict[str, Any]:
         check=False,
     )
     if completed.returncode:
-        lines = completed.stderr.strip().splitlines()
-        return {
-            "devices": [],
-            "reason": lines[-1] if lines else f"{program.name} exited with {completed.returncode}",
-        }
-    return {"devices": json.loads(completed.stdout), "reason": ""}
+        output = completed.stderr.strip().splitlines()
+        reason = output[-1] if output else f"{program.name} exited with {completed.returncode}"
+        return {"devices": [], "state": "failed", "reason": reason}
+    devices = json.loads(completed.stdout)
+    if not devices:
+        return {"devices": [], "state": "failed", "reason": "the SYCL runtime found no device"}
+    return {"devices": devices, "state": "available", "reason": ""}
 
 
-def _state(is_available: bool) -> Text:
-    return styled("available", "green") if is_available else styled("unavailable", "red")
+def _installed_sycl() -> dict[str, str]:
+    """Returns state and reason for an installed package, which has no program that lists devices."""
+    headers, libraries = layout.get_include(), layout.environment_folder() / "lib"
+    if (libraries / "libsycl.so").is_file():
+        reason = (
+            "this package cannot list SYCL devices; to test them, compile a program with the headers in "
+            f"{headers} and the SYCL runtime in {libraries}"
+        )
+        return {"state": "not_tested", "reason": reason}
+    reason = (
+        f"no SYCL runtime in {libraries}; run pip install dpcpp-cpp-rt, or compile programs with your own SYCL "
+        f"compiler and the headers in {headers}"
+    )
+    return {"state": "unavailable", "reason": reason}
+
+
+def _state(state: str) -> Text:
+    return styled(state.replace("_", " "), _STATES.get(state, "dim"))
+
+
+def _table(title: str, *headers: str) -> Table:
+    """Returns a table that divides long words, such as paths, instead of cutting them off."""
+    return Table(
+        *(Column(header, overflow="fold") for header in headers),
+        title=title,
+        box=None,
+        pad_edge=False,
+        title_justify="left",
+        title_style="bold underline",
+        header_style="bold",
+    )
 
 
 def _print(data: dict[str, Any]) -> None:
@@ -136,20 +165,25 @@ def _print(data: dict[str, Any]) -> None:
 
 
 def _print_core(core: dict[str, Any]) -> None:
-    table = Table(
-        "backend", "", "algorithms", "description", "reason", title="Backends of a host communicator", **_STYLE
-    )
+    table = _table("Backends of a host communicator of one rank, without MPI", "backend", "", "description")
     for backend in core["backends"]:
-        is_unused = backend["reason"].startswith("no rule names it")  # for a communicator of one rank
-        state = styled("not used", "dim") if is_unused else _state(backend["available"])
+        is_other = backend["state"] == "other_platform"
+        state = styled("not for host", "dim") if is_other else _state(backend["state"])
         name = " ".join(part for part in (backend["name"], backend["version"]) if part)
-        reason = "; ".join(part for part in (backend["reason"], *backend["notes"]) if part)
-        table.add_row(name, state, " ".join(backend["algorithms"]), backend["description"], reason)
+        algorithms = backend["algorithms"] and f"algorithms: {' '.join(backend['algorithms'])}"
+        texts = (backend["description"], algorithms, not is_other and backend["reason"], *backend["notes"])
+        table.add_row(name, state, lines(*filter(None, texts)))
     out.print(table)
-    rules = Table("rule", "source", title="Rules, lowest priority first", **_STYLE)
-    for rule in core["rules"]:
-        rules.add_row(rule["rule"], rule["source"])
-    out.print(rules)
+    own_rules = [rule for rule in core["rules"] if not rule["source"].startswith("default")]
+    if own_rules:
+        rules = _table("Rules in addition to the defaults, lowest priority first", "rule", "source")
+        for rule in own_rules:
+            rules.add_row(rule["rule"], rule["source"])
+        out.print(rules)
+    out.print(
+        f"Rules: {len(core['rules']) - len(own_rules)} defaults, {len(own_rules)} others "
+        "(`isthmus explain` shows those of a call)"
+    )
     files = ", ".join(core["config_files"]) or "none"
     out.print(f"Configuration files read: {files}")
     profile = core["profile"]["file"]
@@ -167,23 +201,19 @@ def _profile_text(path: str) -> str:
 
 
 def _print_devices(data: dict[str, Any], fused_host: dict[str, Any]) -> None:
-    table = Table("path", "", "library or reason", title="Devices and fused products", **_STYLE)
-    rows = {name: {"available": not reason, "reason": reason} for name, reason in data["backends"].items()}
-    rows |= {"fused, host": fused_host, "fused, device": data["fused"]}
+    table = _table("Devices and fused products", "path", "", "library or reason")
+    rows = data["backends"] | {"fused, host": fused_host, "fused, device": data["fused"]}
     for name, status in rows.items():
-        state = _state(status["available"])
-        table.add_row(name, state, status["reason"] or status.get("library", ""))
+        table.add_row(name, _state(status["state"]), status["reason"] or status.get("library", ""))
     out.print(table)
-    out.print(f"Devices: {', '.join(data['devices']) or data['reason']}")
+    out.print("Devices: " + (", ".join(data["devices"]) or f"none ({data['reason']})"))
 
 
 def _print_memory(devices: dict[str, Any]) -> None:
-    table = Table(
-        "device", "provider", "", "pool", "reason", title="Providers of plain memory, in order", **_STYLE
-    )
+    table = _table("Providers of plain memory, in order", "device", "provider", "", "pool", "reason")
     for device, explanation in devices.items():
         for provider in explanation["providers"]:
-            state = _state(provider["available"])
+            state = _state("available" if provider["available"] else "unavailable")
             pool = provider["pool"]
             pool_text = f"blocks up to {pool['max_bytes'] >> 20} MiB" if isinstance(pool, dict) else pool
             table.add_row(device, provider["name"], state, pool_text, provider["reason"])
@@ -193,19 +223,19 @@ def _print_memory(devices: dict[str, Any]) -> None:
 
 
 def _print_environment(data: dict[str, Any]) -> None:
-    table = Table("MPI", "launcher", title="MPI families", **_STYLE)
+    table = _table("MPI families", "MPI", "launcher")
     for family, executable in data["mpi"].items():
         table.add_row(family, executable)
     out.print(table)
     sycl_info = data["sycl_devices"]
-    devices = Table("device", "kind", "units", "platform", "driver", title="SYCL devices", **_STYLE)
+    devices = _table("SYCL devices", "device", "kind", "units", "platform", "driver")
     for device in sycl_info["devices"]:
         devices.add_row(
             device["name"], device["kind"], str(device["compute_units"]), device["platform"], device["driver"]
         )
     if not sycl_info["devices"]:
         out.print()
-    out.print(devices if sycl_info["devices"] else f"No SYCL devices: {sycl_info['reason']}")
+    out.print(devices if sycl_info["devices"] else f"SYCL: {sycl_info['reason']}")
     if data["environment"]:
         out.print()
         out.print("Environment", style="italic")

@@ -103,7 +103,7 @@ def find_candidates(server: BenchServer, backends: Sequence[str], requested: Seq
         exact = [name for name in backend["algorithms"] if not name.endswith(_INEXACT_SUFFIX)]
         own = [backend["name"], *(f"{backend['name']}:{name}" for name in exact)]
         names += own
-        available += own if backend["available"] else []
+        available += own if backend["state"] == "available" else []
     for name in requested:
         if name not in names:
             raise CommandError(unknown_name("--candidates", name, names), BAD_ARGUMENT)
