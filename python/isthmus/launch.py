@@ -47,14 +47,21 @@ def launcher(family: str) -> Launcher:
     """
     if family == "mpich":
         folder = layout.environment_folder()
-        executable = _require_file(folder / "bin" / "mpiexec", "pip install mpich")
+        executable = folder / "bin" / "mpiexec"
+        if not executable.is_file():
+            raise MissingError(
+                f"MPICH is not installed in this Python environment ({executable} does not exist); "
+                "run pip install mpich, or start programs with `isthmus run --mpi system`, "
+                "which uses the mpiexec in PATH"
+            )
         _reject_open_mpi(executable)
         return Launcher(family, executable, folder / "lib")
     if family in PEERS:
         folder = peer_folder(family)
-        return Launcher(
-            family, _require_file(folder / "launch", f"run scripts/setup_peers {family}"), folder / "lib"
-        )
+        executable = folder / "launch"
+        if not executable.is_file():
+            raise MissingError(f"{executable} does not exist; run scripts/setup_peers {family}")
+        return Launcher(family, executable, folder / "lib")
     if family == "system":
         # Skip the mpiexec of this Python environment, which can come first in PATH.
         own_folder = str(layout.environment_folder() / "bin")
@@ -64,7 +71,7 @@ def launcher(family: str) -> Launcher:
         executable = shutil.which("mpiexec", path=path)
         if executable is None:
             raise MissingError(
-                f"no mpiexec in PATH, except that of {own_folder}; install an MPI, or use --mpi mpich"
+                "no mpiexec in PATH outside of this Python environment; install an MPI, or use --mpi mpich"
             )
         return Launcher(family, Path(executable), None)
     raise ValueError(unknown_name("--mpi", family, FAMILIES))
@@ -80,12 +87,6 @@ def peer_folder(family: str) -> Path:
             "use --mpi system for the mpiexec in PATH"
         )
     return root / ".peers" / family
-
-
-def _require_file(path: Path, hint: str) -> Path:
-    if not path.is_file():
-        raise MissingError(f"{path} does not exist; {hint}")
-    return path
 
 
 def _reject_open_mpi(executable: Path) -> None:

@@ -155,11 +155,24 @@ def test_missing_gpus_are_named_as_such(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert gpus.devices()[1].endswith("; hip: HIP: hipErrorInvalidDevice")
 
 
+def test_sycl_of_installed_package_is_not_tested(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(layout, "build_folder", lambda: None)
+    monkeypatch.setattr(layout, "environment_folder", lambda: tmp_path)
+    result = checks.run_check(checks.sycl)
+    assert result["result"] == "unavailable" and "run pip install dpcpp-cpp-rt" in result["details"], result
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libsycl.so").touch()
+    result = checks.run_check(checks.sycl)
+    assert result["result"] == "not_tested", result
+    assert f"compile a program with the headers in {layout.get_include()}" in result["details"], result
+
+
 def test_missing_pytorch_is_not_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
     prepend_python_path(monkeypatch, tmp_path)
     result = run_check("pytorch")
-    assert result.result == "unavailable" and "PyTorch is not installed" in result.details, result
+    assert result.result == "unavailable", result
+    assert "PyTorch is not installed" in result.details and "run pip install torch" in result.details, result
 
 
 def test_broken_pytorch_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Checks of `isthmus doctor`. Each check runs in its own process: `python -m isthmus.cli.checks NAME`.
 
-A check returns its findings, or raises MissingError (not available) or CheckError (failure, with a hint).
+A check returns its findings, or raises MissingError (not available), UntestedError, or CheckError (failure,
+with a hint).
 The last line on standard output is the result. A check can hang or crash, so it never runs in the process
 of the command.
 """
@@ -35,6 +36,10 @@ class CheckError(Exception):
     def __init__(self, details: str, hint: str = "") -> None:
         super().__init__(details)
         self.hint = hint
+
+
+class UntestedError(Exception):
+    """This installation cannot test the component. The message says what the user can do."""
 
 
 # ---- one process ------------------------------------------------------------------------------------------
@@ -113,14 +118,16 @@ def shared_memory() -> str:
 
 def sycl() -> str:
     """Checks that a SYCL device is available."""
-    from .. import layout
     from .info import sycl_devices
 
-    layout.program("sycl_devices")  # raises MissingError if it was not built
     report = sycl_devices()
-    if not report["devices"]:
+    if report["state"] == "unavailable":
+        raise MissingError(report["reason"])
+    if report["state"] == "not_tested":
+        raise UntestedError(report["reason"])
+    if report["state"] == "failed":
         raise CheckError(
-            report["reason"] or "the SYCL runtime found no device",
+            report["reason"],
             "run pip install dpcpp-cpp-rt, unset ONEAPI_DEVICE_SELECTOR, and start programs with "
             "`isthmus run`, which sets OCL_ICD_FILENAMES to the CPU driver",
         )
@@ -350,7 +357,9 @@ def pytorch() -> str:
     except ModuleNotFoundError as failure:
         if failure.name != "torch":
             raise
-        raise MissingError(f"PyTorch is not installed for {sys.executable}") from None
+        raise MissingError(
+            f"PyTorch is not installed for {sys.executable}; for isthmus.torch, run pip install torch"
+        ) from None
     except ImportError as failure:
         raise CheckError(
             f"PyTorch cannot be imported: {failure}", "reinstall PyTorch: pip install torch"
@@ -417,11 +426,13 @@ CHECKS: dict[str, Callable[[], str]] = {
 
 
 def run_check(check: Callable[[], str]) -> dict[str, str]:
-    """Runs a check and returns its result ("ok", "failed" or "unavailable"), details and hint."""
+    """Runs a check and returns its result ("ok", "failed", "unavailable" or "not_tested"), details and hint."""
     try:
         return {"result": "ok", "details": check(), "hint": ""}
     except MissingError as missing:
         return {"result": "unavailable", "details": str(missing), "hint": ""}
+    except UntestedError as untested:
+        return {"result": "not_tested", "details": str(untested), "hint": ""}
     except CheckError as failure:
         return {"result": "failed", "details": str(failure), "hint": failure.hint}
     except Error as failure:

@@ -37,12 +37,12 @@ _HINTS = {
 _DEFAULT_HINT = "report this with the output of `isthmus info --json`"
 _TIME_LIMIT_S = 60.0
 _LONG_TIME_LIMITS_S = {"pytorch": 300.0}  # the first import can compile the extension
-_STYLE = {"ok": "green", "failed": "bold red", "unavailable": "dim"}
+_STYLE = {"ok": "green", "failed": "bold red", "unavailable": "dim", "not_tested": "dim"}
 
 
 @dataclass(frozen=True)
 class Result:
-    """Result of one check. `result` is "ok", "failed" or "unavailable"."""
+    """Result of one check. `result` is "ok", "failed", "unavailable" or "not_tested"."""
 
     check: str
     result: str
@@ -132,7 +132,7 @@ def _environment(check: str) -> dict[str, str]:
 def _print(results: list[Result]) -> None:
     table = Table("check", "", "s", "details", box=None, pad_edge=False)
     for result in results:
-        state = styled(result.result, _STYLE[result.result])
+        state = styled(result.result.replace("_", " "), _STYLE[result.result])
         table.add_row(result.check, state, f"{result.seconds:.1f}", result.details)
     out.print(table)
     for result in results:
