@@ -79,8 +79,8 @@ def import_bench_module(name: str) -> ModuleType:
     root = checkout()
     if root is None:
         raise MissingError(
-            f"{name} is not part of the installed package {Path(__file__).parent}; "
-            "run .venv/bin/isthmus of a checkout"
+            f"this command needs {name}, which only a checkout contains; run make build in a checkout, "
+            "and then its .venv/bin/isthmus"
         )
     folder = str(root / "bench" / "python")
     if folder not in sys.path:
@@ -121,8 +121,8 @@ def program(name: str) -> Path:
     build = build_folder()
     if build is None:
         raise MissingError(
-            f"{name} is not part of the installed package {Path(__file__).parent}; "
-            "run .venv/bin/isthmus of a checkout after make build"
+            f"this command needs the program {name}, which only a checkout contains; "
+            "run make build in a checkout, and then its .venv/bin/isthmus"
         )
     path = build / "bin" / name
     if not path.is_file():

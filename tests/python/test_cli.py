@@ -86,6 +86,14 @@ def test_version_and_help() -> None:
     assert run_cli().returncode == 2
 
 
+def test_help_fills_lines_and_flags_have_no_type() -> None:
+    for command, flag in (("explain", "--all"), ("trace merge", "--force"), ("", "--version")):
+        text = run_cli(*command.split(), "--help", COLUMNS="200").stdout
+        assert flag in text and "--help" in text and "<bool>" not in text
+    text = run_cli("explain", "--help", COLUMNS="200").stdout
+    assert "in an MPICH job. The result comes from the same selector" in text
+
+
 def test_info() -> None:
     info = run_json("info", "--json", ISTHMUS_TEST_MARK="here")
     assert info["version"] == isthmus.__version__

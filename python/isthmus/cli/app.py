@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import import_module
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from .._console import printable
 from ..errors import Error
 from ..layout import MissingError
 from ..table import Status
-from .console import BAD_ARGUMENT, FAILED, NOT_AVAILABLE, CommandError
+from .console import BAD_ARGUMENT, FAILED, NOT_AVAILABLE, CommandError, PlainCommand, PlainGroup
 
 _EXIT_CODES = {
     Status.invalid_argument: BAD_ARGUMENT,
@@ -30,7 +31,7 @@ _PROGRAM_FOLLOWS = {
 }
 
 
-class _Commands(typer.core.TyperGroup):
+class _Commands(PlainGroup):
     """Imports the module of a command when it is used. Importing all of them would take 0.1 s."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -49,11 +50,13 @@ def _import_command(name: str) -> Any:
     own_app = getattr(module, "app", None)
     if own_app is None:
         own_app = typer.Typer(add_completion=False)
-        own_app.command(name, context_settings=_PROGRAM_FOLLOWS if name == "run" else None)(
+        own_app.command(name, cls=PlainCommand, context_settings=_PROGRAM_FOLLOWS if name == "run" else None)(
             getattr(module, name)
         )
     command = typer.main.get_command(own_app)
     command.name = name
+    for each in (command, *getattr(command, "commands", {}).values()):
+        each.help = re.sub(r"(?<!\n)\n(?!\n)", " ", each.help or "")  # paragraphs fill the terminal
     return command
 
 

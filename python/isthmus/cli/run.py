@@ -74,7 +74,7 @@ def run(
         typer.Option("--json", help="Print command, environment, seconds and exit code after the program."),
     ] = False,
 ) -> None:
-    """Starts PROGRAM as N ranks under MPI. The CPU device of SYCL is visible to it.
+    """Starts PROGRAM with N ranks under MPI, and makes the CPU device of SYCL visible to it.
 
     --ggml starts one process and preloads libisthmus_ggml.so. --torch starts N ranks with torchrun. --mpi-shim
     starts N ranks under MPI and preloads libisthmus_mpi_preload.so. --nccl starts one process and preloads

@@ -52,7 +52,7 @@ def simulate(
     ] = "",
     inter_node: Annotated[str, typer.Option(help="Backend of hierarchical between nodes: ucx or mpi.")] = "ucx",
     chunk_bytes: Annotated[
-        str, typer.Option(help="Values of chunk_bytes to try: a range or a list. Default: 1M:64M.")
+        str, typer.Option(help="Values of chunk_bytes to try: a range or a list.")
     ] = "1M:64M",
     record: Annotated[
         list[Path] | None,

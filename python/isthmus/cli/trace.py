@@ -13,10 +13,13 @@ from rich.table import Table
 from ..sizes import format_us
 from ..traces import merge as merge_traces
 from ..traces import summarize, write_timeline
-from .console import BAD_ARGUMENT, CommandError, note, out, print_json
+from .console import BAD_ARGUMENT, CommandError, PlainCommand, PlainGroup, note, out, print_json
 
 app = typer.Typer(
-    help="Processes the traces of a job (ISTHMUS_TRACE=FOLDER).", no_args_is_help=True, add_completion=False
+    cls=PlainGroup,
+    help="Processes the traces of a job (ISTHMUS_TRACE=FOLDER).",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 
@@ -25,7 +28,7 @@ def _only_subcommands() -> None:
     """Keeps `merge` a subcommand, although it is the only one."""
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def merge(
     folder: Annotated[Path, typer.Argument(help="Folder that ISTHMUS_TRACE was set to.", show_default=False)],
     target: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Timeline to write.")] = Path(
