@@ -136,8 +136,8 @@ struct rule_rejection {
   std::string reason;
   std::string_view mismatch;    // name of the first filter that does not match; "": all match
   bool is_unavailable = false;  // the rule matched, but its backend does not support the call
-  // The user may want to act on it: the rule is not built in and is for this collective and platform, its backend is
-  // unavailable, or it is the built-in rule that applies next.
+  // The user may want to act on it: the rule is not built in and is for this collective and platform (and in a
+  // profile, for this number of ranks), its backend is unavailable, or it is the built-in rule that applies next.
   bool is_relevant = false;
 };
 

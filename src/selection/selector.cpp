@@ -82,6 +82,12 @@ filter_mismatch find_mismatch(const selection_rule& rule, const selection_query&
   return {};
 }
 
+// Returns true if users may expect the rule to match. A profile has the same rules for many numbers of ranks.
+bool is_relevant_mismatch(const selection_rule& rule, std::string_view filter) {
+  if (is_built_in(rule) || filter == "collective" || filter == "platform") return false;
+  return filter != "ranks" || !rule.source.starts_with("profile");
+}
+
 std::string describe_unavailable(const selection_rule& rule, const char* obstacle) {
   return fmt::format("backend {}{}{} cannot run this call: {}", rule.backend, rule.algorithm.empty() ? "" : ":",
                      rule.algorithm, obstacle);
@@ -121,9 +127,8 @@ selection_decision select(const configuration& config, const selection_query& qu
     if (!trace && !matches(*rule, query)) continue;
     auto [filter, reason] = find_mismatch(*rule, query);
     if (!filter.empty()) {
-      const bool is_for_call = filter != "collective" && filter != "platform";
       result.rejections.push_back(
-          {&*rule, std::move(reason), filter, false, is_for_call && !is_built_in(*rule)});
+          {&*rule, std::move(reason), filter, false, is_relevant_mismatch(*rule, filter)});
     } else if (result.winner != nullptr) {  // reached only with `trace`
       const bool is_fallback = is_built_in(*rule) && !std::exchange(has_fallback, true);
       result.rejections.push_back({&*rule, "matches, but the selected rule takes precedence", "", false,
