@@ -214,11 +214,17 @@ bool backend_set::is_last_resort(const backend_instance& backend) const {
   return (backend.capabilities() & ISTHMUS_BACKEND_LAST_RESORT) != 0 && is_chosen_by_default(backend);
 }
 
-// On several nodes, the message lists the ranks of each node.
+// On several nodes, the message lists the ranks of each node. It omits backends of other platforms, unless a rule of
+// the user names them.
 void backend_set::throw_no_backend(bootstrap& control) const {
   std::vector<std::string> texts;
-  for (const auto& backend : m_backends) texts.push_back(backend->name() + ": " + backend->reason());
-  if (texts.empty()) texts.emplace_back("none is built in");
+  for (const auto& backend : m_backends) {
+    const bool is_for_others = !m_ranks.has_mixed_platforms && is_chosen_by_default(*backend) &&
+                               backend->state() == backend_state::other_platform;
+    if (!is_for_others) texts.push_back(backend->name() + ": " + backend->reason());
+  }
+  if (texts.empty())
+    texts.push_back(fmt::format("none supports platform {}", isthmus_platform_name(m_ranks.device.platform)));
   const std::string reasons = fmt::format("{}", fmt::join(texts, "; "));
   const char* const hint =
       m_ranks.has_mixed_platforms

@@ -286,6 +286,13 @@ def test_explain_rejects_invalid_products() -> None:
     assert_one_line_error(run_cli(*norm, "--n", "20000"), 2, "--n 20000 must be at most 16384")
 
 
+def test_error_omits_backends_of_other_platforms() -> None:
+    error_text = run_cli("explain", "allreduce", ISTHMUS_BACKEND="nccl").stderr
+    assert "no backend works for these ranks" in error_text
+    assert "nccl: it does not support platform host" in error_text, "a rule names it"
+    assert "rccl" not in error_text and "copy_engine" not in error_text
+
+
 def test_explain_matches_logged_selection(tmp_path) -> None:
     """The log contains the selected path of each kind of call once."""
     program = tmp_path / "calls.py"
