@@ -287,7 +287,8 @@ def _mpi_rank() -> None:
     _force_backend("mpi")
     with Communicator.from_mpi(timeout=_TIMEOUT_S) as communicator:
         path = _check_allreduce(communicator)
-        library = next(entry for entry in communicator.info()["backends"] if entry["name"] == "mpi")["version"]
+        version = next(entry for entry in communicator.info()["backends"] if entry["name"] == "mpi")["version"]
+        library = " ".join(version.split())
         if communicator.rank == 0:
             print(
                 RESULT_PREFIX + json.dumps(f"{library}, two processes, allreduce by {path}".lstrip(", ")),

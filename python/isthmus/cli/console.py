@@ -53,6 +53,11 @@ def note(text: str) -> None:
     notes.print(text, style="dim", soft_wrap=True)
 
 
+def counted(count: int, noun: str) -> str:
+    """Returns "1 rank" or "2 ranks"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def print_warning(text: str) -> None:
     """Prints a warning about the results on standard output, so that it stays with them. "" prints nothing."""
     if text:

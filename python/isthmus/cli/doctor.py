@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from .._console import styled
 from .._names import unknown_name
@@ -130,7 +130,7 @@ def _environment(check: str) -> dict[str, str]:
 
 
 def _print(results: list[Result]) -> None:
-    table = Table("check", "", "s", "details", box=None, pad_edge=False)
+    table = Table("check", "", "s", Column("details", overflow="fold"), box=None, pad_edge=False)
     for result in results:
         state = styled(result.result.replace("_", " "), _STYLE[result.result])
         table.add_row(result.check, state, f"{result.seconds:.1f}", result.details)

@@ -15,7 +15,7 @@ from ..table import DATATYPES, CollectiveName, count_of_bytes
 from ..table import collective as find_collective
 from ..table import datatype as find_datatype
 from . import explain_fused, job_query
-from .console import BAD_ARGUMENT, CommandError, out, print_json, print_warning
+from .console import BAD_ARGUMENT, CommandError, counted, out, print_json, print_warning
 from .profile import core_info_of_any_backend, profile_mismatch, profile_use
 
 _FUSED = "Fused operators: allgather_gemm, gemm_reduce_scatter, gemm_allreduce, allreduce_rmsnorm"
@@ -160,8 +160,8 @@ def _print(explanation: dict[str, Any], all_rules: bool) -> None:
         )
     size = "" if query["bytes"] is None else f" of {format_size(query['bytes'])} bytes"
     out.print(
-        f"{query['collective']}{size}, {query['datatype']}, {_counted(query['ranks'], 'rank')}, "
-        f"{_counted(query['nodes'], 'node')}, {query['platform']}",
+        f"{query['collective']}{size}, {query['datatype']}, {counted(query['ranks'], 'rank')}, "
+        f"{counted(query['nodes'], 'node')}, {query['platform']}",
     )
     _print_rules(explanation, all_rules)
     if explanation["reduction"]:
@@ -225,11 +225,7 @@ def summarize_rules(rejected: list[dict[str, Any]]) -> list[str]:
 
 def _counted_rules(rules: list[dict[str, Any]]) -> str:
     are_defaults = all(rule["source"].startswith("default") for rule in rules)
-    return _counted(len(rules), "default rule" if are_defaults else "rule")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return counted(len(rules), "default rule" if are_defaults else "rule")
 
 
 def _print_reduction(reduction: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from ..communicator import Communicator, Device
 from ..fused import KindName, Plan, ViewName
 from ..table import RMSNORM_DATATYPES, RMSNORM_MAX_HIDDEN
 from . import job_query
-from .console import BAD_ARGUMENT, NOT_AVAILABLE, CommandError, out
+from .console import BAD_ARGUMENT, NOT_AVAILABLE, CommandError, counted, out
 
 KINDS = get_args(KindName)
 _VIEWS: dict[str, ViewName] = {"product": "compute_only", "transfer": "communication_only", "whole": "whole"}
@@ -132,7 +132,11 @@ def print_product(info: dict[str, Any]) -> None:
         f"{info['kind']}, {info['m']} x {info['k']} x {info['n']} (m x k x n on rank 0), {info['input']} to "
         f"{info['output']}, {info['ranks']} ranks"
     )
-    form = f"pipelined, {info['chunks']} chunk(s) per rank" if info["mode"] == "pipelined" else info["mode"]
+    form = (
+        f"pipelined, {counted(info['chunks'], 'chunk')} per rank"
+        if info["mode"] == "pipelined"
+        else info["mode"]
+    )
     out.print(f"selected: {form}")
     out.print(f"reason: {info['reason']}", soft_wrap=True)
     out.print(f"costs: {info['model']}", soft_wrap=True)

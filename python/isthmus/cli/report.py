@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..records import Report
-from .console import BAD_ARGUMENT, CommandError, command_line, note, out, progress
+from .console import BAD_ARGUMENT, CommandError, command_line, counted, note, out, progress
 from .page import Source, page
 
 
@@ -47,7 +47,10 @@ def report(
         raise CommandError(f"cannot write {target}: {failure.strerror}", BAD_ARGUMENT) from None
     record_count = sum(len(source.report.records) for source in loaded)
     suffix = f", {len(unreadable)} skipped" if unreadable else ""
-    out.print(f"{target}: {record_count} records from {len(loaded)} files{suffix}", soft_wrap=True)
+    out.print(
+        f"{target}: {counted(record_count, 'record')} from {counted(len(loaded), 'file')}{suffix}",
+        soft_wrap=True,
+    )
 
 
 def _read(sources: list[Path]) -> tuple[list[Source], dict[str, str]]:
