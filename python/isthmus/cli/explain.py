@@ -245,7 +245,7 @@ def _print_plan(steps: list[dict[str, Any]]) -> None:
     for step in steps:
         table.add_row(
             step["subcommunicator"],
-            step["collective"],
+            step["collective"] if step["calls"] == 1 else f"{step['calls']} x {step['collective']}",
             format_size(step["bytes"]),
             format_use(step),
             step["rule"],

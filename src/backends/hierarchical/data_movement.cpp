@@ -12,16 +12,16 @@ namespace {
 // Gathers the blocks of all ranks in `buffer`, which already contains this rank's block.
 void allgather_in_place(const subcommunicator& comm, isthmus_datatype datatype, std::byte* buffer,
                         const block_counts& blocks, int own_rank) {
+  if (blocks.is_empty()) return;
+  const std::uint64_t width = bytes_of(datatype);
   const auto own = static_cast<std::size_t>(own_rank);
-  const bool is_uniform =
-      std::ranges::all_of(blocks.counts, [&](auto count) { return count == blocks.counts[own]; });
-  isthmus_operation operation =
-      make_operation(is_uniform ? allgather_phase : allgatherv_phase, datatype,
-                     buffer + blocks.displs[own] * bytes_of(datatype), buffer, blocks.counts[own]);
-  if (!is_uniform) {
-    operation.recv_counts = blocks.counts.data();
-    operation.recv_displs = blocks.displs.data();
-  }
+  const std::byte* const from = buffer + blocks.displs[own] * width;
+  if (blocks.is_uniform())
+    return comm.run(
+        make_operation(allgather_phase, datatype, from, buffer + blocks.displs[0] * width, blocks.counts[own]));
+  isthmus_operation operation = make_operation(allgatherv_phase, datatype, from, buffer, blocks.counts[own]);
+  operation.recv_counts = blocks.counts.data();
+  operation.recv_displs = blocks.displs.data();
   comm.run(operation);
 }
 
@@ -42,7 +42,7 @@ block_counts counts_without_self(const std::vector<int>& members, const block_li
   return result;
 }
 
-// Runs allgather and allgatherv through the leaders.
+// Runs allgather and allgatherv through the leaders. Every block is sent from and received in its final place.
 class allgather_call {
  public:
   allgather_call(node_hierarchy& hierarchy, const isthmus_operation& operation)
@@ -50,21 +50,17 @@ class allgather_call {
         m_layout(hierarchy.layout),
         m_operation(operation),
         m_blocks(operation, hierarchy.layout.rank(), hierarchy.layout.size()),
-        m_element_bytes(bytes_of(operation.datatype)) {}
+        m_element_bytes(bytes_of(operation.datatype)),
+        m_recv(static_cast<std::byte*>(operation.recv_buf)) {}
 
   void run();
 
  private:
-  packed_blocks pack_chunk(const chunk_range& chunk) const {
-    return {m_layout, [&](int rank) { return length(rank, chunk); }};
-  }
-  std::uint64_t length(int rank, const chunk_range& chunk) const {
+  // Returns the part of a rank's block that belongs to the chunk.
+  element_range block(int rank, const chunk_range& chunk) const {
     const std::uint64_t all = m_blocks.recv.length(rank);
-    return all <= chunk.begin ? 0 : std::min(chunk.count, all - chunk.begin);
-  }
-  std::byte* memory(const chunk_range& chunk) const {
-    return m_hierarchy.sums[static_cast<std::size_t>(chunk.slot)].reserve(pack_chunk(chunk).total() *
-                                                                          m_element_bytes);
+    if (all <= chunk.begin) return {};
+    return {m_blocks.recv.begin(rank) + chunk.begin, std::min(chunk.count, all - chunk.begin)};
   }
 
   void gather_to_leaders(const chunk_range& chunk) const;
@@ -76,19 +72,16 @@ class allgather_call {
   const isthmus_operation& m_operation;
   block_map m_blocks;
   std::uint64_t m_element_bytes;
+  std::byte* m_recv;
 };
 
 void allgather_call::gather_to_leaders(const chunk_range& chunk) const {
-  const auto packing = pack_chunk(chunk);
-  std::byte* const to = memory(chunk);
   const std::byte* const own =
       static_cast<const std::byte*>(m_operation.send_buf) + chunk.begin * m_element_bytes;
-  if (m_layout.is_leader()) {
-    const element_range own_block =
-        packing.block(static_cast<std::size_t>(m_layout.position_of(m_layout.rank())));
-    if (own_block.count > 0)
-      std::memcpy(to + own_block.begin * m_element_bytes, own, own_block.count * m_element_bytes);
-  }
+  const element_range own_block = block(m_layout.rank(), chunk);
+  std::byte* const own_place = m_recv + own_block.begin * m_element_bytes;
+  if (m_layout.is_leader() && own_block.count > 0 && own != own_place)
+    std::memcpy(own_place, own, own_block.count * m_element_bytes);
   if (m_layout.own_node_size() == m_layout.leaders()) return;
   block_counts out, in;
   const auto& node = m_layout.members(m_layout.own_node());
@@ -97,46 +90,38 @@ void allgather_call::gather_to_leaders(const chunk_range& chunk) const {
     const bool is_sender = !m_layout.is_leader() && m_layout.leader_of(m_layout.rank()) == index;
     const bool is_receiver =
         rank != m_layout.rank() && m_layout.is_leader() && m_layout.leader_of(rank) == m_layout.own_index();
-    out.add(0, is_sender ? length(m_layout.rank(), chunk) : 0);
-    in.add(packing.block(static_cast<std::size_t>(m_layout.position_of(rank))).begin,
-           is_receiver ? length(rank, chunk) : 0);
+    const element_range each = block(rank, chunk);
+    out.add(0, is_sender ? own_block.count : 0);
+    in.add(each.begin, is_receiver ? each.count : 0);
   }
-  exchange_blocks(m_hierarchy.comms.intra_node, m_operation.datatype, own, out, to, in);
+  exchange_blocks(m_hierarchy.comms.intra_node, m_operation.datatype, own, out, m_recv, in);
 }
 
+// A leader with several ranks exchanges one block per node at a time.
 void allgather_call::inter_node(const chunk_range& chunk) const {
   if (!m_layout.is_leader()) return;
-  const auto packing = pack_chunk(chunk);
-  const int own = m_layout.own_index();
-  const element_range leader_blocks = packing.range(m_layout.leader_range(own));
-  if (leader_blocks.count == 0) return;
-  block_counts blocks;
-  for (int node = 0; node < m_layout.nodes(); ++node) {
-    const element_range each = packing.range(m_layout.leader_range(own, node));
-    blocks.add(each.begin - leader_blocks.begin, each.count);
+  std::size_t largest = 0;
+  for (int node = 0; node < m_layout.nodes(); ++node)
+    largest = std::max(largest, m_layout.members(node).size());
+  for (auto index = static_cast<std::size_t>(m_layout.own_index()); index < largest;
+       index += static_cast<std::size_t>(m_layout.leaders())) {
+    block_counts blocks;
+    for (int node = 0; node < m_layout.nodes(); ++node) {
+      const auto& members = m_layout.members(node);
+      const element_range each = index < members.size() ? block(members[index], chunk) : element_range{};
+      blocks.add(each.begin, each.count);
+    }
+    allgather_in_place(m_hierarchy.comms.inter_node, m_operation.datatype, m_recv, blocks, m_layout.own_node());
   }
-  allgather_in_place(m_hierarchy.comms.inter_node, m_operation.datatype,
-                     memory(chunk) + leader_blocks.begin * m_element_bytes, blocks, m_layout.own_node());
 }
 
 void allgather_call::intra_node(const chunk_range& chunk) const {
-  const auto packing = pack_chunk(chunk);
-  std::byte* const from = memory(chunk);
-  block_counts blocks;
-  for (int index = 0; index < m_layout.own_node_size(); ++index) {
-    const element_range each =
-        index < m_layout.leaders() ? packing.range(m_layout.leader_range(index)) : element_range{};
-    blocks.add(each.begin, each.count);
-  }
-  allgather_in_place(m_hierarchy.comms.intra_node, m_operation.datatype, from, blocks, m_layout.own_index());
-  auto* const to = static_cast<std::byte*>(m_operation.recv_buf);
-  for (std::size_t position = 0; position < m_layout.order().size(); ++position) {
-    const int rank = m_layout.order()[position];
-    const element_range block = packing.block(position);
-    if (block.count > 0)
-      std::memcpy(to + (m_blocks.recv.begin(rank) + chunk.begin) * m_element_bytes,
-                  from + block.begin * m_element_bytes, block.count * m_element_bytes);
-  }
+  for_each_group(
+      m_layout, [&](int rank) { return block(rank, chunk); },
+      [&](std::span<const int>, const block_counts& blocks) {
+        allgather_in_place(m_hierarchy.comms.intra_node, m_operation.datatype, m_recv, blocks,
+                           m_layout.own_index());
+      });
 }
 
 void allgather_call::run() {

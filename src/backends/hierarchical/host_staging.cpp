@@ -102,6 +102,7 @@ std::string host_staging::plan(const isthmus_operation& operation, int algorithm
   m_host_comm.explain(host_operation, text);
   const auto explanation = nlohmann::json::parse(text);
   const nlohmann::json step = {{"subcommunicator", m_host_comm.name()},
+                               {"calls", 1},
                                {"collective", row_of(operation.collective).name},
                                {"bytes", selection_bytes(operation, m_context.size).value_or(0)},
                                {"backend", explanation.at("backend")},

@@ -19,8 +19,9 @@ class plan_writer {
   plan_writer(const node_hierarchy& hierarchy, const isthmus_operation& operation)
       : m_hierarchy(hierarchy), m_operation(operation) {}
 
+  // `calls`: the number of such calls for one chunk.
   void add(const subcommunicator& comm, isthmus_collective collective, std::uint64_t count,
-           isthmus_datatype datatype) {
+           isthmus_datatype datatype, int calls = 1) {
     if (!comm.is_member()) return;  // this rank is not a leader
     isthmus_operation step{};
     step.collective = collective;
@@ -32,6 +33,7 @@ class plan_writer {
     const json explanation = json::parse(text);
     m_steps.push_back({{"subcommunicator", comm.name()},
                        {"collective", row_of(collective).name},
+                       {"calls", calls},
                        {"bytes", count * bytes_of(datatype) * blocks(comm, collective)},
                        {"backend", explanation.at("backend")},
                        {"algorithm", explanation.at("algorithm")},
@@ -58,6 +60,12 @@ class plan_writer {
 std::uint64_t first_chunk(const node_hierarchy& hierarchy, const isthmus_operation& operation,
                           std::uint64_t width) {
   return std::min(operation.count, hierarchy.step(operation.count, width));
+}
+
+// Returns true if the chunks of the blocks of this rank's node are adjacent in the user's buffer.
+bool are_adjacent(const rank_layout& layout, bool is_one_chunk) {
+  const auto& node = layout.members(layout.own_node());
+  return is_one_chunk && node.back() - node.front() == layout.own_node_size() - 1;
 }
 
 // Returns the plan of a rank whose node reduces on its devices.
@@ -108,7 +116,9 @@ void plan_sharded(plan_writer& steps, const node_hierarchy& hierarchy, const ist
 std::string plan_steps(const node_hierarchy& hierarchy, const isthmus_operation& operation, shard_mode mode) {
   const collective_row& row = row_of(operation.collective);
   const subcommunicators& comms = hierarchy.comms;
-  const auto blocks = static_cast<std::uint64_t>(hierarchy.layout.nodes());
+  const rank_layout& layout = hierarchy.layout;
+  const auto ranks = static_cast<std::uint64_t>(layout.size());
+  const bool is_even = layout.is_even();
   plan_writer steps(hierarchy, operation);
   if (is_sharded(row) && hierarchy.device) {
     plan_device_reduction(steps, hierarchy, operation, mode);
@@ -116,14 +126,15 @@ std::string plan_steps(const node_hierarchy& hierarchy, const isthmus_operation&
     plan_sharded(steps, hierarchy, operation, mode);
   } else if (row.is_reduction) {
     const isthmus_datatype sum_type = accumulation_type(operation.datatype, operation.op);
-    const bool is_even = hierarchy.layout.is_even() && !has_counts(row);
-    const isthmus_collective each = is_even ? reduce_scatter_phase : reduce_scatterv_phase;
-    const std::uint64_t count = first_chunk(
-        hierarchy, operation, bytes_of(sum_type) * static_cast<std::uint64_t>(hierarchy.layout.size()));
-    steps.add(comms.intra_node, each, count * blocks, sum_type);
-    steps.add(comms.inter_node, each, count, sum_type);
+    const std::uint64_t count = first_chunk(hierarchy, operation, bytes_of(sum_type) * ranks);
+    const bool is_uniform = is_even && !has_counts(row);
+    const bool is_one_chunk = is_uniform && count == operation.count && sum_type == operation.datatype;
+    steps.add(comms.intra_node,
+              are_adjacent(layout, is_one_chunk) ? reduce_scatter_phase : reduce_scatterv_phase, count,
+              sum_type, layout.nodes());
+    steps.add(comms.inter_node, is_uniform ? reduce_scatter_phase : reduce_scatterv_phase, count, sum_type);
   } else if (is_point_to_point(operation.collective)) {
-    const bool is_root_on_own_node = hierarchy.layout.node_of(operation.root) == hierarchy.layout.own_node();
+    const bool is_root_on_own_node = layout.node_of(operation.root) == layout.own_node();
     isthmus_operation message = operation;
     steps.add(is_root_on_own_node ? comms.intra_node : comms.all_ranks_comm, message.collective,
               operation.count, operation.datatype);
@@ -131,8 +142,13 @@ std::string plan_steps(const node_hierarchy& hierarchy, const isthmus_operation&
     steps.add(comms.intra_node, barrier_phase, 0, operation.datatype);
     steps.add(comms.inter_node, barrier_phase, 0, operation.datatype);
   } else if (row.send_extent == extent::count && row.recv_ranks == buffer_ranks::all) {
-    steps.add(comms.inter_node, allgather_phase, operation.count, operation.datatype);
-    steps.add(comms.intra_node, allgather_phase, operation.count * blocks, operation.datatype);
+    const std::uint64_t count = first_chunk(hierarchy, operation, bytes_of(operation.datatype) * ranks);
+    const bool is_one_chunk = count == operation.count && is_even && !has_counts(row);
+    steps.add(comms.inter_node,
+              is_one_chunk && layout.own_node_size() == 1 ? allgather_phase : allgatherv_phase, count,
+              operation.datatype);
+    steps.add(comms.intra_node, are_adjacent(layout, is_one_chunk) ? allgather_phase : allgatherv_phase, count,
+              operation.datatype, layout.nodes());
   } else {
     steps.add(comms.intra_node, alltoallv_phase, operation.count, operation.datatype);
     steps.add(comms.all_ranks_comm, alltoallv_phase, operation.count, operation.datatype);

@@ -52,13 +52,9 @@ class reduction {
           make_operation(collective, m_accumulation_type, from, to, count, root, partial_op(m_operation.op)));
   }
 
-  // Reduces `in` in place: each rank of `comm` gets the sums of its block at the position of that block.
-  void reduce_blocks(const subcommunicator& comm, std::byte* in, const block_counts& runs, int own_rank) const {
-    reduce_blocks(comm, in, in, runs, own_rank);
-  }
-  // Reduces `from` and writes the sums of this rank's block to `to`.
+  // Reduces the blocks of all ranks of `comm` in `from`, and writes the sums of this rank's block to `to`.
   void reduce_blocks(const subcommunicator& comm, const std::byte* from, std::byte* to,
-                     const block_counts& runs, int own_rank) const;
+                     const block_counts& blocks, int own_rank) const;
 
   // Reduces `from` over the node. Each leader gets its shard at the position of the shard in `to`, which may be
   // equal to `from`.
@@ -78,8 +74,8 @@ class reduction {
     const std::uint64_t all = m_blocks.send.length(rank);
     return all <= chunk.begin ? 0 : std::min(chunk.count, all - chunk.begin);
   }
-  void pack(const packed_blocks& blocks, const chunk_range& chunk, std::byte* to) const;
-  void reduce_to_leaders(const packed_blocks& blocks, std::byte* in) const;
+  void widen_blocks(const packed_blocks& blocks, const chunk_range& chunk, std::byte* to) const;
+  void reduce_to_leaders(const packed_blocks& blocks, const chunk_range& chunk, std::byte* to) const;
   void reduce_inter_node(const packed_blocks& blocks, std::byte* in) const;
   void distribute(const packed_blocks& blocks, const chunk_range& chunk, std::byte* from) const;
 
@@ -93,14 +89,16 @@ class reduction {
 };
 
 void reduction::reduce_blocks(const subcommunicator& comm, const std::byte* from, std::byte* to,
-                              const block_counts& runs, int own_rank) const {
-  if (std::ranges::all_of(runs.counts, [](std::uint64_t count) { return count == 0; })) return;
-  const auto own = static_cast<std::size_t>(own_rank);
-  isthmus_operation operation = make_operation(reduce_scatterv_phase, m_accumulation_type, from,
-                                               to + runs.displs[own] * m_accumulation_bytes, runs.counts[own],
-                                               0, partial_op(m_operation.op));
-  operation.send_counts = runs.counts.data();
-  operation.send_displs = runs.displs.data();
+                              const block_counts& blocks, int own_rank) const {
+  if (blocks.is_empty()) return;
+  if (blocks.is_uniform())
+    return sum(comm, reduce_scatter_phase, from + blocks.displs[0] * m_accumulation_bytes, to,
+               blocks.counts[0]);
+  isthmus_operation operation =
+      make_operation(reduce_scatterv_phase, m_accumulation_type, from, to,
+                     blocks.counts[static_cast<std::size_t>(own_rank)], 0, partial_op(m_operation.op));
+  operation.send_counts = blocks.counts.data();
+  operation.send_displs = blocks.displs.data();
   comm.run(operation);
 }
 
@@ -109,11 +107,8 @@ void reduction::reduce_to_shards(const shard_map& shards, const std::byte* from,
   const int own = m_layout.own_index();
   if (shards.shard_elements == 0 || m_layout.leaders() == 1)  // the first leader gets the whole message
     return sum(node, reduce_phase, from, own == 0 ? to : nullptr, shards.shard(0).count);
-  if (!m_layout.is_even() || shards.remainder > 0)
-    return reduce_blocks(node, from, to, shard_counts(shards, m_layout.own_node_size()), own);
-  sum(node, reduce_scatter_phase, from,
-      to + static_cast<std::uint64_t>(own) * shards.shard_elements * m_accumulation_bytes,
-      shards.shard_elements);
+  reduce_blocks(node, from, to + shards.shard(own).begin * m_accumulation_bytes,
+                shard_counts(shards, m_layout.own_node_size()), own);
 }
 
 void reduction::run_allreduce(shard_mode mode) {
@@ -176,51 +171,47 @@ void reduction::run_reduce(shard_mode mode) {
   m_hierarchy.run_in_chunks(m_operation.count, step(m_operation.count), work);
 }
 
-// Packs one chunk of every rank's block in the order of the layout.
-void reduction::pack(const packed_blocks& blocks, const chunk_range& chunk, std::byte* to) const {
+// Widens one chunk of every rank's block, in the order of the layout.
+void reduction::widen_blocks(const packed_blocks& blocks, const chunk_range& chunk, std::byte* to) const {
   for (std::size_t position = 0; position < m_layout.order().size(); ++position) {
     const element_range block = blocks.block(position);
-    if (block.count == 0) continue;
-    const std::byte* const from = send(m_blocks.send.begin(m_layout.order()[position]) + chunk.begin);
-    std::byte* const destination = to + block.begin * m_accumulation_bytes;
-    if (is_widened())
-      widen(from, m_operation.datatype, destination, block.count);
-    else
-      std::memcpy(destination, from, block.count * m_element_bytes);
+    if (block.count > 0)
+      widen(send(m_blocks.send.begin(m_layout.order()[position]) + chunk.begin), m_operation.datatype,
+            to + block.begin * m_accumulation_bytes, block.count);
   }
 }
 
-// Each leader gets the sums of the blocks of its ranks.
-void reduction::reduce_to_leaders(const packed_blocks& blocks, std::byte* in) const {
-  const hierarchical::subcommunicator& node = m_hierarchy.comms.intra_node;
-  const int own = m_layout.own_index();
-  if (m_layout.is_even() && blocks.is_uniform()) {
-    const element_range own_range = blocks.range(m_layout.leader_range(own));
-    return sum(node, reduce_scatter_phase, in, in + own_range.begin * m_accumulation_bytes, own_range.count);
-  }
-  block_counts runs;
-  for (int index = 0; index < m_layout.own_node_size(); ++index) {
-    const element_range leader_blocks =
-        index < m_layout.leaders() ? blocks.range(m_layout.leader_range(index)) : element_range{};
-    runs.add(leader_blocks.begin, leader_blocks.count);
-  }
-  reduce_blocks(node, in, runs, own);
+// Each leader gets the sums of the blocks of its ranks, in the order of the layout.
+void reduction::reduce_to_leaders(const packed_blocks& blocks, const chunk_range& chunk, std::byte* to) const {
+  if (is_widened()) widen_blocks(blocks, chunk, to);
+  const std::byte* const from = is_widened() ? to : send(0);
+  const auto packed_block = [&](int rank) {
+    return blocks.block(static_cast<std::size_t>(m_layout.position_of(rank)));
+  };
+  const auto own = static_cast<std::size_t>(m_layout.own_index());
+  for_each_group(
+      m_layout,
+      [&](int rank) -> element_range {
+        if (is_widened()) return packed_block(rank);
+        return {m_blocks.send.begin(rank) + chunk.begin, length(rank, chunk)};
+      },
+      [&](std::span<const int> ranks, const block_counts& each) {
+        const std::uint64_t place = own < ranks.size() ? packed_block(ranks[own]).begin : 0;
+        reduce_blocks(m_hierarchy.comms.intra_node, from, to + place * m_accumulation_bytes, each,
+                      m_layout.own_index());
+      });
 }
 
 void reduction::reduce_inter_node(const packed_blocks& blocks, std::byte* in) const {
   if (!m_layout.is_leader()) return;
   const int own = m_layout.own_index(), node = m_layout.own_node();
-  const auto address = [&](element_range elements) { return in + elements.begin * m_accumulation_bytes; };
-  const element_range own_range = blocks.range(m_layout.leader_range(own, node));
-  if (m_layout.is_even() && blocks.is_uniform())
-    return sum(m_hierarchy.comms.inter_node, reduce_scatter_phase,
-               address(blocks.range(m_layout.leader_range(own))), address(own_range), own_range.count);
   block_counts runs;
   for (int each = 0; each < m_layout.nodes(); ++each) {
     const element_range leader_blocks = blocks.range(m_layout.leader_range(own, each));
     runs.add(leader_blocks.begin, leader_blocks.count);
   }
-  reduce_blocks(m_hierarchy.comms.inter_node, in, runs, node);
+  std::byte* const own_range = in + runs.displs[static_cast<std::size_t>(node)] * m_accumulation_bytes;
+  reduce_blocks(m_hierarchy.comms.inter_node, in, own_range, runs, node);
 }
 
 void reduction::distribute(const packed_blocks& blocks, const chunk_range& chunk, std::byte* from) const {
@@ -258,8 +249,7 @@ void reduction::run_reduce_scatter() {
   stages work;
   work.gather = [&](const chunk_range& chunk) {
     const packed_blocks packing = blocks(chunk);
-    pack(packing, chunk, memory(chunk, packing));
-    reduce_to_leaders(packing, memory(chunk, packing));
+    reduce_to_leaders(packing, chunk, memory(chunk, packing));
   };
   work.exchange = [&](const chunk_range& chunk) {
     const packed_blocks packing = blocks(chunk);

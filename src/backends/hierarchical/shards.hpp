@@ -1,7 +1,9 @@
 // Division of a message into shards, one per leader. Equal on all nodes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backends/hierarchical/collectives.hpp"
@@ -39,6 +41,15 @@ struct block_counts {
     counts.push_back(count);
     displs.push_back(offset);
   }
+  bool is_empty() const {
+    return std::ranges::all_of(counts, [](std::uint64_t count) { return count == 0; });
+  }
+  // True if all blocks have the same length, and each follows the one before it.
+  bool is_uniform() const {
+    for (std::size_t i = 1; i < counts.size(); ++i)
+      if (counts[i] != counts[0] || displs[i] != displs[i - 1] + counts[0]) return false;
+    return true;
+  }
 };
 
 // The shards of the ranks of one node; ranks that are not leaders have none.
@@ -46,6 +57,24 @@ inline block_counts shard_counts(const shard_map& shards, int ranks) {
   block_counts result;
   for (int index = 0; index < ranks; ++index) result.add(shards.shard(index).begin, shards.shard(index).count);
   return result;
+}
+
+// Calls function(ranks, blocks) for groups of ranks of one node that have at most one rank per leader. ranks[i] is the rank
+// for which leader i of this rank's node works, and blocks has one entry per rank of this rank's node.
+template <typename Block, typename Function>
+void for_each_group(const rank_layout& layout, Block&& block, Function&& function) {
+  const auto leaders = static_cast<std::size_t>(layout.leaders());
+  for (int node = 0; node < layout.nodes(); ++node)
+    for (std::span<const int> rest = layout.members(node); !rest.empty();
+         rest = rest.subspan(std::min(leaders, rest.size()))) {
+      const std::span<const int> ranks = rest.first(std::min(leaders, rest.size()));
+      block_counts blocks;
+      for (std::size_t i = 0; i < static_cast<std::size_t>(layout.own_node_size()); ++i) {
+        const element_range each = i < ranks.size() ? block(ranks[i]) : element_range{};
+        blocks.add(each.begin, each.count);
+      }
+      function(ranks, blocks);
+    }
 }
 
 // True if every rank of every node has a shard, and the shards are equal except for the remainder.
@@ -59,14 +88,9 @@ class packed_blocks {
   packed_blocks() = default;
   template <typename Length>
   packed_blocks(const rank_layout& layout, Length&& length) : m_offsets{0} {
-    for (const int rank : layout.order()) {
-      const std::uint64_t elements = length(rank);
-      m_is_uniform = m_is_uniform && (m_offsets.size() == 1 || elements == m_offsets[1]);
-      m_offsets.push_back(m_offsets.back() + elements);
-    }
+    for (const int rank : layout.order()) m_offsets.push_back(m_offsets.back() + length(rank));
   }
 
-  bool is_uniform() const { return m_is_uniform; }
   std::uint64_t total() const { return m_offsets.back(); }
   element_range range(index_range positions) const {
     const auto begin = static_cast<std::size_t>(positions.begin), n = static_cast<std::size_t>(positions.count);
@@ -78,7 +102,6 @@ class packed_blocks {
 
  private:
   std::vector<std::uint64_t> m_offsets{0};
-  bool m_is_uniform = true;
 };
 
 // Distributes the shards that the leaders have in `buffer` to all ranks of the node.

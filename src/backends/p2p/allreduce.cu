@@ -129,7 +129,7 @@ struct pipeline {
   // `inputs`: the result of load_inputs(step, 1).
   __device__ void scatter(std::uint32_t step, const step_inputs& inputs) const {
     send_inputs(step, 1, inputs);
-#pragma unroll rank_unroll<N>
+#pragma unroll rank_unroll < N>
     for (int i = 1 + input_peers; i < ranks<N>(args); ++i) send_inputs(step, i, load_inputs(step, i));
   }
 
@@ -153,7 +153,7 @@ struct pipeline {
 
   // Writing to a peer's buffer is safe here: the sum is complete, so the peer's input has already been read.
   __device__ void store_to_peers(std::uint64_t index, uint4 sum) const {
-#pragma unroll rank_unroll<N>
+#pragma unroll rank_unroll < N>
     for (int i = 1; i < ranks<N>(args); ++i) {
       auto* destination = static_cast<T*>(args.peer_recv_bufs[i]) + args.rank * slice;
       store_elements<T, Wire>(destination, index, length(args.rank), is_aligned(destination), sum);
@@ -171,7 +171,7 @@ struct pipeline {
     std::uint32_t words = pending_word;
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-#pragma unroll rank_unroll<N>
+#pragma unroll rank_unroll < N>
       for (int i = 1; i < ranks<N>(args); ++i) {
         const int peer = rank_after<N>(args, i);
         const uint4* source = slot.row(0, first_step + step, peer) + inbox(u);
@@ -185,7 +185,7 @@ struct pipeline {
   __device__ static std::uint32_t and_of_words(uint4 v) { return v.x & v.y & v.z & v.w; }
 
   __device__ void collect(std::uint32_t step) const {
-#pragma unroll rank_unroll<N>
+#pragma unroll rank_unroll < N>
     for (int i = 1; i < ranks<N>(args); ++i) {
       const int peer = rank_after<N>(args, i);
       uint4* row = slot.row(0, first_step + step, ranks<N>(args) + peer);

@@ -242,7 +242,7 @@ struct row_pipeline {
   }
 
   __device__ void scatter(std::uint32_t step) const {
-#pragma unroll rank_unroll<N>
+#pragma unroll rank_unroll < N>
     for (int i = 1; i < ranks<N>(args); ++i) {
       const std::uint64_t peer_row = row(step, rank_after<N>(args, i));
       if (peer_row >= args.tokens) continue;

@@ -102,7 +102,7 @@ struct inbox_slot {
 // Sends `v` to vector `k` of row `row` on every other rank, starting with the next rank.
 template <int N>
 __device__ inline void send_to_all(const inbox_slot& slot, std::uint32_t step, int row, int k, uint4 v) {
-#pragma unroll rank_unroll<N>
+#pragma unroll rank_unroll < N>
   for (int i = 1; i < ranks<N>(slot.args); ++i) store_remote(slot.row(i, step, row) + k, v);
 }
 
@@ -116,7 +116,7 @@ __device__ inline bool receive_and_add(const inbox_slot& slot, std::uint32_t ste
   const kernel_arguments& args = slot.args;
   uint4* inbox = slot.row(0, step, 0) + k;
   accumulator<Wire> sum;
-#pragma unroll rank_unroll<N>
+#pragma unroll rank_unroll < N>
   for (int first = 0; first < ranks<N>(args); first += group) {
     uint4 v[group];
     bool is_missing = true;
@@ -136,7 +136,7 @@ __device__ inline bool receive_and_add(const inbox_slot& slot, std::uint32_t ste
     for (int i = 0; i < group; ++i)
       if ((first != 0 || i != 0) && (N || first + i < args.size)) sum.add(v[i]);
   }
-#pragma unroll rank_unroll<N>
+#pragma unroll rank_unroll < N>
   for (int r = 0; r < ranks<N>(args); ++r)
     if (r != args.rank) store_remote(inbox + r * slot_vectors, pending_vector());
   result = sum.template result<N>(args.divisor);

@@ -112,15 +112,78 @@ TEST(inter_node_data, alltoall_sends_blocks_of_other_nodes) {
   });
 }
 
-json explain_allreduce(const test_rank& self, std::uint64_t elements = count) {
+json explain(const test_rank& self, isthmus_collective collective, std::uint64_t elements) {
   isthmus_operation operation{};
-  operation.collective = ISTHMUS_ALLREDUCE;
+  operation.collective = collective;
   operation.datatype = ISTHMUS_FLOAT32;
   operation.count = elements;
   return json::parse(
       hierarchical_test::text_of([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
         return isthmus_communicator_explain(self.communicator, &operation, text, capacity, required_bytes);
       }));
+}
+
+json explain_allreduce(const test_rank& self, std::uint64_t elements = count) {
+  return explain(self, ISTHMUS_ALLREDUCE, elements);
+}
+
+// Ranks of uneven nodes take turns in rank order, blocks differ in length and have gaps, and every block has many chunks.
+TEST(blocks, of_uneven_interleaved_nodes_are_exact) {
+  const std::vector<std::string> nodes = {"a", "b", "b", "a", "b", "c", "c"};
+  hierarchical_test::run_settings settings;
+  settings.config += "[backend.hierarchical]\nchunk_bytes = 4096\n";
+  const std::vector<std::uint64_t> lengths = {3000, 0, 1, 2999, 700, 5000, 64};
+  std::vector<std::uint64_t> displs;
+  std::uint64_t end = 0;
+  for (const std::uint64_t length : lengths) {
+    displs.push_back(end + 3);
+    end += length + 5;
+  }
+  const auto value = [](int rank, std::uint64_t i) { return static_cast<float>((i * 7 + rank * 13) % 101); };
+  run_on_nodes(nodes, settings, [&](const test_rank& self) {
+    expect_created(self);
+    const auto own = static_cast<std::size_t>(self.number);
+    constexpr float poison = -1;
+    std::vector<float> block(lengths[own]), all(end, poison), expected(end, poison);
+    for (std::uint64_t i = 0; i < block.size(); ++i) block[i] = value(self.number, i);
+    for (std::size_t rank = 0; rank < lengths.size(); ++rank)
+      for (std::uint64_t i = 0; i < lengths[rank]; ++i)
+        expected[displs[rank] + i] = value(static_cast<int>(rank), i);
+    EXPECT_EQ(isthmus_allgatherv(block.data(), block.size(), all.data(), lengths.data(), displs.data(),
+                                 ISTHMUS_FLOAT32, self.communicator, nullptr),
+              ISTHMUS_SUCCESS);
+    EXPECT_EQ(all, expected);
+
+    for (std::uint64_t i = 0; i < end; ++i) all[i] = value(self.number, i);
+    for (std::uint64_t i = 0; i < block.size(); ++i) {
+      block[i] = 0;
+      for (int rank = 0; rank < self.size; ++rank) block[i] += value(rank, displs[own] + i);
+    }
+    std::vector<float> sums(block.size() + 1, poison);
+    EXPECT_EQ(isthmus_reduce_scatterv(all.data(), lengths.data(), displs.data(), sums.data(), block.size(),
+                                      ISTHMUS_FLOAT32, ISTHMUS_SUM, self.communicator, nullptr),
+              ISTHMUS_SUCCESS);
+    block.push_back(poison);
+    EXPECT_EQ(sums, block);
+  });
+}
+
+TEST(selection, explain_lists_a_call_for_each_node) {
+  run_on_nodes({"a", "a", "b", "b", "c", "c"}, {}, [](const test_rank& self) {
+    expect_created(self);
+    json plan = explain(self, ISTHMUS_ALLGATHER, count).at("plan");
+    ASSERT_EQ(plan.size(), 2U) << plan;
+    EXPECT_EQ(plan[0].at("collective"), "allgatherv");
+    EXPECT_EQ(plan[0].at("calls"), 1);
+    EXPECT_EQ(plan[1].at("collective"), "allgather");
+    EXPECT_EQ(plan[1].at("calls"), 3);
+    EXPECT_EQ(plan[1].at("bytes"), bytes);
+    plan = explain(self, ISTHMUS_REDUCE_SCATTER, count).at("plan");
+    ASSERT_EQ(plan.size(), 2U) << plan;
+    EXPECT_EQ(plan[0].at("collective"), "reduce_scatter");
+    EXPECT_EQ(plan[0].at("calls"), 3);
+    EXPECT_EQ(plan[1].at("collective"), "reduce_scatter");
+  });
 }
 
 TEST(selection, explain_lists_the_subcommunicator_steps) {

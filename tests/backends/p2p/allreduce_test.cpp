@@ -31,9 +31,10 @@ class simulated_call {
   simulated_call(machine& all, const sum_shape& shape, std::uint64_t seed)
       : m_all(all),
         m_shape(shape),
-        m_request{{shape.datatype, seed % 2 == 0 ? ISTHMUS_SUM : ISTHMUS_AVG, oracle::input_class::ordinary, seed},
-                  {shape.collective, all.size(), root(), shape.count, {}, {}},
-                  0} {
+        m_request{
+            {shape.datatype, seed % 2 == 0 ? ISTHMUS_SUM : ISTHMUS_AVG, oracle::input_class::ordinary, seed},
+            {shape.collective, all.size(), root(), shape.count, {}, {}},
+            0} {
     const std::size_t width = isthmus::p2p::element_bytes(type());
     for (int rank = 0; rank < all.size(); ++rank) {
       m_in.emplace_back(oracle::send_extent(m_request.shape, rank) * width);
