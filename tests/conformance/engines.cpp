@@ -68,45 +68,17 @@ std::vector<std::uint64_t> boundaries_of(const json& info) {
   return {boundaries.begin(), boundaries.end()};
 }
 
-// The backend and algorithm of an explanation. Explanations are long and nearly every case requests one, so
-// parsing stops as soon as both are known.
-struct selected_path final : nlohmann::json_sax<json> {
-  std::string backend;  // empty if no backend is available
-  std::string algorithm;
-
-  explicit selected_path(const char* explanation) {
-    json::sax_parse(explanation, this);
-    if (remaining > 0) throw std::runtime_error(fmt::format("no backend and algorithm in {}", explanation));
-  }
-
-  std::string member;
-  int depth = 0;
-  int remaining = 2;
-
-  bool accept(std::string_view value) {
-    if (depth != 1 || (member != "backend" && member != "algorithm")) return true;
-    (member == "backend" ? backend : algorithm) = value;
-    return --remaining > 0;
-  }
-  bool key(string_t& name) override {
-    member = name;
-    return true;
-  }
-  bool string(string_t& value) override { return accept(value); }
-  bool null() override { return accept(""); }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(std::size_t) override { return ++depth > 0; }
-  bool end_object() override { return --depth >= 0; }
-  bool start_array(std::size_t) override { return ++depth > 0; }
-  bool end_array() override { return --depth >= 0; }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
-    return false;
-  }
-};
+// The path of an explanation, as isthmus_communicator_path writes it.
+std::string explained_path(isthmus_communicator communicator, const isthmus_operation& operation) {
+  char text[1 << 16];
+  if (isthmus_communicator_explain(communicator, &operation, text, sizeof text, nullptr) != ISTHMUS_SUCCESS)
+    throw std::runtime_error(describe_last_error());
+  const json explanation = json::parse(text);
+  const auto text_of = [&](const char* name) {
+    return explanation.at(name).is_null() ? "" : explanation.at(name).get<std::string>();
+  };
+  return text_of("backend") + (text_of("algorithm").empty() ? "" : ":" + text_of("algorithm"));
+}
 
 }  // namespace
 
@@ -149,13 +121,15 @@ std::vector<engine_spec> find_engines(rank_runner& runner, double timeout_s, con
 }
 
 bool uses_engine(isthmus_communicator communicator, const isthmus_operation& operation,
-                 const engine_spec& engine) {
-  char text[1 << 16];
-  if (isthmus_communicator_explain(communicator, &operation, text, sizeof text, nullptr) != ISTHMUS_SUCCESS)
+                 const engine_spec& engine, bool compares_explanation) {
+  char text[256];
+  if (isthmus_communicator_path(communicator, &operation, text, sizeof text) != ISTHMUS_SUCCESS)
     throw std::runtime_error(describe_last_error());
-  const selected_path selected{text};
-  return engine.name ==
-         (engine.is_algorithm ? fmt::format("{}:{}", selected.backend, selected.algorithm) : selected.backend);
+  const std::string path = text;
+  if (compares_explanation && explained_path(communicator, operation) != path)
+    throw std::runtime_error(
+        fmt::format("the path {} is not the explained one, {}", path, explained_path(communicator, operation)));
+  return engine.name == (engine.is_algorithm ? path : path.substr(0, path.find(':')));
 }
 
 config_file::config_file(const engine_spec& engine)

@@ -25,9 +25,10 @@ struct engine_spec {
 std::vector<engine_spec> find_engines(rank_runner& runner, double timeout_s, const std::string& except,
                                       std::string& missing_engines);
 
-// True if the operation would use the engine.
+// True if the operation would use the engine. Explanations take most of the time of small cases, so only some calls
+// check that the explanation names the same path.
 bool uses_engine(isthmus_communicator communicator, const isthmus_operation& operation,
-                 const engine_spec& engine);
+                 const engine_spec& engine, bool compares_explanation);
 
 // A configuration file that forces an engine. The destructor removes the file.
 class config_file {
