@@ -64,16 +64,20 @@ std::string matrix::gaps_error(const std::byte* data) const {
 }
 
 std::string product_error(const product& problem, const std::byte* c_data, std::uint64_t first) {
-  const std::uint64_t k = problem.a.cols();
+  const std::uint64_t rows = problem.a.rows(), cols = problem.c.cols(), k = problem.a.cols();
+  std::vector<double> a(rows * k), b(cols * k);
+  for (std::uint64_t row = 0; row < rows; ++row)
+    for (std::uint64_t i = 0; i < k; ++i) a[row * k + i] = problem.a.element(problem.a_data, row, i);
+  for (std::uint64_t col = 0; col < cols; ++col)
+    for (std::uint64_t i = 0; i < k; ++i) b[col * k + i] = problem.b.element(problem.b_data, i, col);
   const matrix bias_row(problem.output, 1, problem.c.cols(), ISTHMUS_ROW_MAJOR, 0);
   const double out_roundoff = static_cast<double>(oracle::unit_roundoff(oracle::format_of(problem.output)));
   const double tolerance = (static_cast<double>(k) + 8) * 0x1p-24;
-  for (std::uint64_t row = 0; row < problem.a.rows(); ++row)
-    for (std::uint64_t col = 0; col < problem.c.cols(); ++col) {
+  for (std::uint64_t row = 0; row < rows; ++row)
+    for (std::uint64_t col = 0; col < cols; ++col) {
       double sum = 0, magnitude = 0;
       for (std::uint64_t i = 0; i < k; ++i) {
-        const double term =
-            problem.a.element(problem.a_data, row, i) * problem.b.element(problem.b_data, i, col);
+        const double term = a[row * k + i] * b[col * k + i];
         sum += term;
         magnitude += std::fabs(term);
       }
