@@ -4,11 +4,11 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <random>
 
 #include "blas_product.hpp"
 #include "kernels.hpp"
 #include "operators/allreduce_rmsnorm/norm_case.hpp"
+#include "reference_product.hpp"
 
 namespace sycl_device_test {
 namespace {
@@ -57,11 +57,6 @@ class guarded {
 
 // ---- products -----------------------------------------------------------------------------------------------
 
-// inner and columns are odd: no row is aligned to more than an element.
-struct product_shape {
-  std::uint64_t rows, inner, columns;  // rows of each rank
-  std::uint32_t chunks;
-};
 constexpr product_shape shapes[] = {{37, 19, 11, 3}, {5, 7, 3, 16}, {64, 33, 5, 1}, {200, 257, 95, 4}};
 
 // c[rows x columns] = a[rows x inner] * b[inner x columns] on the queue, which is out of order.
@@ -84,39 +79,15 @@ product make_library_product(const test_rank& self, const product_shape& shape) 
   };
 }
 
-std::vector<float> random_matrix(std::uint64_t elements, std::uint64_t seed) {
-  std::mt19937_64 engine(seed);
-  std::uniform_real_distribution<float> numbers(-1, 1);
-  std::vector<float> values(elements);
-  for (float& value : values) value = numbers(engine);
-  return values;
+// Checks every element within `roundings` float32 roundings of its terms. A poisoned element fails.
+void expect_product(const reference_product& expected, const std::vector<float>& result,
+                    std::uint64_t roundings) {
+  ASSERT_EQ(result.size(), expected.sums.size());
+  for (std::size_t i = 0; i < result.size(); ++i)
+    ASSERT_LE(std::abs(static_cast<double>(result[i]) - expected.sums[i]),
+              static_cast<double>(roundings) * 0x1p-24 * expected.sizes[i])
+        << "element " << i << " is " << result[i] << " instead of " << expected.sums[i];
 }
-
-// A product in float64, term by term, with the sums of the absolute terms.
-struct reference_product {
-  explicit reference_product(std::uint64_t elements) : sums(elements), sizes(elements) {}
-  // Adds the product of `rows` rows of a, from row `first`, and b.
-  void add(const product_shape& shape, const std::vector<float>& a, std::uint64_t first, std::uint64_t rows,
-           const std::vector<float>& b) {
-    for (std::uint64_t row = 0; row < rows; ++row)
-      for (std::uint64_t i = 0; i < shape.inner; ++i)
-        for (std::uint64_t column = 0; column < shape.columns; ++column) {
-          const double term = static_cast<double>(a[(first + row) * shape.inner + i]) *
-                              static_cast<double>(b[i * shape.columns + column]);
-          sums[row * shape.columns + column] += term;
-          sizes[row * shape.columns + column] += std::abs(term);
-        }
-  }
-  // Checks every element within `roundings` float32 roundings of its terms. A poisoned element fails.
-  void expect(const std::vector<float>& result, std::uint64_t roundings) const {
-    ASSERT_EQ(result.size(), sums.size());
-    for (std::size_t i = 0; i < sums.size(); ++i)
-      ASSERT_LE(std::abs(static_cast<double>(result[i]) - sums[i]),
-                static_cast<double>(roundings) * 0x1p-24 * sizes[i])
-          << "element " << i << " is " << result[i] << " instead of " << sums[i];
-  }
-  std::vector<double> sums, sizes;
-};
 
 // Runs `start` of two calls before it waits for either, twice. Equal inputs must give equal bits.
 template <typename Call>
@@ -171,7 +142,7 @@ class gather_call {
     EXPECT_EQ(m_gathered.read(), m_all_a) << "the gathered A";
     reference_product expected(result.size());
     expected.add(m_shape, m_all_a, 0, all_rows(), m_own_b);
-    expected.expect(result, m_shape.inner + 8);
+    expect_product(expected, result, m_shape.inner + 8);
   }
 
  private:
@@ -223,7 +194,7 @@ class scatter_call {
     for (int rank = 0; rank < m_self.ranks.size(); ++rank)
       expected.add(m_shape, matrix_a(rank), static_cast<std::uint64_t>(m_self.rank) * m_shape.rows,
                    m_shape.rows, matrix_b(rank));
-    expected.expect(result, m_shape.inner + size() + 8);
+    expect_product(expected, result, m_shape.inner + size() + 8);
   }
 
  private:
