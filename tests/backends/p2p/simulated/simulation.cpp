@@ -36,8 +36,13 @@ struct pending_copy {
   int group;
 };
 
+// Stacks of deleted fibers. New memory costs a page fault for every page that a thread touches.
+std::vector<std::unique_ptr<std::byte[]>> free_stacks;
+
 struct block;
 struct fiber {
+  ~fiber() { free_stacks.push_back(std::move(stack)); }
+
   ucontext_t entry;
   jmp_buf position;
   bool is_started = false;
@@ -176,7 +181,9 @@ class device {
   static std::unique_ptr<fiber> make_fiber(block& owner, int thread) {
     constexpr std::size_t stack_bytes = 32 * 1024;
     auto result = std::make_unique<fiber>();
-    result->stack = std::make_unique_for_overwrite<std::byte[]>(stack_bytes);
+    if (free_stacks.empty()) free_stacks.push_back(std::make_unique_for_overwrite<std::byte[]>(stack_bytes));
+    result->stack = std::move(free_stacks.back());
+    free_stacks.pop_back();
     result->owner = &owner;
     result->thread = thread;
     getcontext(&result->entry);
