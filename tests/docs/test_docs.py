@@ -112,6 +112,7 @@ class Reader:
     environment: Path
     prefix: Path
     home: Path
+    sycl_header: Path
 
     def variables(self) -> dict[str, str]:
         return {
@@ -145,8 +146,8 @@ class Reader:
 
 
 @pytest.fixture(scope="module")
-def reader(environment: Path, prefix: Path, home: Path) -> Reader:
-    return Reader(environment, prefix, home)
+def reader(environment: Path, prefix: Path, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    return Reader(environment, prefix, home, tmp_path_factory.mktemp("sycl") / "precompiled.hpp")
 
 
 # The commands of the tutorials (docs/start/c.md, docs/start/sycl.md).
@@ -155,14 +156,24 @@ COMPILE_C = (
     "gcc -std=c99 -Wall -Wextra -Werror program.c -o program $(pkg-config --cflags --libs isthmus) "
     "-Wl,-rpath,$(pkg-config --variable=libdir isthmus) && ./program"
 )
+SYCL_FLAGS = "-std=c++20 -DSYCL_DISABLE_FSYCL_SYCLHPP_WARNING"
 COMPILE_CPP = (
     "include=$(python -m isthmus.layout include) lib=$(python -m isthmus.layout lib) venv=$VIRTUAL_ENV; "
-    "g++ -std=c++20 -Wall -Wextra -Werror program.cpp -o program -DSYCL_DISABLE_FSYCL_SYCLHPP_WARNING "
+    f"g++ {SYCL_FLAGS} {{precompiled}} -Wall -Wextra -Werror program.cpp -o program "
     '-I"$include" -isystem "$venv/include" -isystem "$venv/include/sycl" '
     '"$lib/libisthmus.so.0" -L"$venv/lib" -Wl,-rpath,"$lib:$venv/lib" -lmpi -lsycl '
     "&& isthmus run -n {ranks} ./program"
 )
 CMAKE_PROJECT = "cmake_minimum_required(VERSION 3.22)\nproject(reader LANGUAGES C CXX)\n"
+
+
+def precompiled_options(reader: Reader) -> str:
+    """The options for a precompiled <sycl/sycl.hpp>, which takes most of the time to compile a program."""
+    if not reader.sycl_header.exists():
+        reader.sycl_header.write_text("#include <sycl/sycl.hpp>\n")
+        include = f"-isystem {reader.environment}/include -isystem {reader.environment}/include/sycl"
+        reader.run_shell(f"g++ {SYCL_FLAGS} {include} {reader.sycl_header}", reader.sycl_header.parent)
+    return f"-Winvalid-pch -include {reader.sycl_header}"
 
 
 def run_block(block: Block, reader: Reader, folder: Path) -> str:
@@ -173,7 +184,8 @@ def run_block(block: Block, reader: Reader, folder: Path) -> str:
         return reader.run_shell(COMPILE_C, folder)
     if block.language == "cpp":
         (folder / "program.cpp").write_text(block.code)
-        return reader.run_shell(COMPILE_CPP.format(ranks=block.ranks), folder)
+        precompiled = precompiled_options(reader) if "<isthmus/sycl" in block.code else ""
+        return reader.run_shell(COMPILE_CPP.format(ranks=block.ranks, precompiled=precompiled), folder)
     if block.language == "python":
         (folder / "program.py").write_text(block.code)
         return reader.run(["python", "program.py"], folder)
