@@ -311,6 +311,8 @@ gpu_error launch_rows(reduction_algorithm algorithm, const rmsnorm_arguments& ar
   return gpu_invalid_value;
 }
 
+// The longest rows (more than 32 KiB) have kernels for any number of ranks only. Those for 2, 4 and 8 ranks would be a third
+// of the code of this file.
 template <typename T, int N>
 gpu_error launch(reduction_algorithm algorithm, rmsnorm_arguments args, gpu_stream stream) {
   const int vectors = static_cast<int>((args.hidden + wire_vector<T>::elements - 1) / wire_vector<T>::elements);
@@ -323,7 +325,7 @@ gpu_error launch(reduction_algorithm algorithm, rmsnorm_arguments args, gpu_stre
   args.threads = std::min(row_threads, (vectors + warp_threads - 1) / warp_threads * warp_threads);
   if (slots == 1) return launch_rows<T, N, 1>(algorithm, args, stream);
   if (slots == 2) return launch_rows<T, N, 2>(algorithm, args, stream);
-  return slots <= 4 ? launch_rows<T, N, 4>(algorithm, args, stream) : gpu_invalid_value;
+  return slots <= 4 ? launch_rows<T, 0, 4>(algorithm, args, stream) : gpu_invalid_value;
 }
 
 // Calls `function` with the type and the number of ranks as template arguments (0: any number of ranks).
@@ -364,7 +366,7 @@ gpu_error load_rmsnorm_kernels(int size) {
     const gpu_error code = dispatch(type, size, [&]<typename T, int N>() {
       gpu_error loaded = load_kernels<T, N, 1>();
       if (loaded == gpu_success) loaded = load_kernels<T, N, 2>();
-      return loaded == gpu_success ? load_kernels<T, N, 4>() : loaded;
+      return loaded == gpu_success ? load_kernels<T, 0, 4>() : loaded;
     });
     if (code != gpu_success) return code;
   }
