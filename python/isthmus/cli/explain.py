@@ -158,10 +158,12 @@ def _print(explanation: dict[str, Any], all_rules: bool) -> None:
         out.print(
             f"{operator['name']}, {operator['tokens']} rows of {operator['hidden']} elements, selected as"
         )
-    size = "" if query["bytes"] is None else f" of {format_size(query['bytes'])} bytes"
+    data = f", {query['datatype']}"
+    if query["bytes"] is not None:
+        data = f" of {format_size(query['bytes'])} bytes{data}" if query["bytes"] else ""
     out.print(
-        f"{query['collective']}{size}, {query['datatype']}, {counted(query['ranks'], 'rank')}, "
-        f"{counted(query['nodes'], 'node')}, {query['platform']}",
+        f"{query['collective']}{data}, {counted(query['ranks'], 'rank')}, {counted(query['nodes'], 'node')}, "
+        f"{query['platform']}",
     )
     _print_rules(explanation, all_rules)
     if explanation["reduction"]:
