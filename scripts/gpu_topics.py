@@ -330,7 +330,7 @@ TOPICS = (
                     60,
                     env={"ISTHMUS_OPTION": "backend.p2p.packet_bytes=30000"},
                 )
-                for ranks, thinning, samples in ((4, 24, 20), (8, 60, 10))
+                for ranks, thinning, samples in ((4, 24, 20), (5, 36, 12), (8, 60, 10))
             ),
             Step(
                 "every collective, datatype and operation on p2p, ranks in threads",
