@@ -53,7 +53,9 @@ std::string describe_bytes_mismatch(const selection_rule& rule, const selection_
   const std::string range = fmt::format(
       "{}..{}", rule.min_bytes, rule.end_bytes == unbounded_bytes ? "" : fmt::format("{}", rule.end_bytes));
   if (!query.bytes) return fmt::format("bytes are not known on all ranks, but the rule requires {}", range);
-  return fmt::format("bytes {} is outside {}", *query.bytes, range);
+  if (*query.bytes < rule.min_bytes)
+    return fmt::format("bytes {} is less than {}", *query.bytes, rule.min_bytes);
+  return fmt::format("bytes {} is not less than {}", *query.bytes, rule.end_bytes);
 }
 
 // The first filter of a rule that does not match, in the order of the rule's text.

@@ -165,7 +165,7 @@ def test_explain_lists_own_rules_and_counts_others(tmp_path: Path, columns: int)
     assert [rule["source"] for rule in relevant] == [f"config {config}:4", f"config {config}:1", "default"]
     assert sum(line.startswith("rejected") for line in lines) == len(relevant)
     assert "use=mpi" in text and "it supports one rank per process" in text
-    assert "bytes 65536 is outside 0..1024" in text
+    assert "bytes 65536 is not less than 1024" in text
     assert "matches, but the selected rule takes precedence" in text
     # All other rules are counted.
     counts = [int(count) for count in re.findall(r"(\d+) (?:default )?rules?(?::| is | are | match)", text)]

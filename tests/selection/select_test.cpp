@@ -42,8 +42,8 @@ TEST(select, reason_names_the_failed_filter) {
   EXPECT_EQ(reason({{"ranks", "..3"}, {"use", "x"}}), "ranks 4 is outside 1..3");
   EXPECT_EQ(reason({{"nodes", "1"}, {"use", "x"}}), "nodes 2 is not 1");
   EXPECT_EQ(reason({{"nodes", "3..9"}, {"use", "x"}}), "nodes 2 is outside 3..9");
-  EXPECT_EQ(reason({{"bytes", "64K.."}, {"use", "x"}}), "bytes 4096 is outside 65536..");
-  EXPECT_EQ(reason({{"bytes", "0..4K"}, {"use", "x"}}), "bytes 4096 is outside 0..4096");
+  EXPECT_EQ(reason({{"bytes", "64K.."}, {"use", "x"}}), "bytes 4096 is less than 65536");
+  EXPECT_EQ(reason({{"bytes", "0..4K"}, {"use", "x"}}), "bytes 4096 is not less than 4096");
 }
 
 TEST(select, op_matches_only_reductions) {
