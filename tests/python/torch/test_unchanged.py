@@ -164,7 +164,7 @@ def test_spawned_processes_use_isthmus_and_report(tmp_path: Path) -> None:
     )
     assert done.returncode == 3, done.stderr  # the exit code of the script
     output = done.stderr
-    assert output.count("isthmus: 1 of 2 calls of this rank took Isthmus' paths") == 1, output
+    assert output.count("isthmus: 1 of 2 calls of this rank ran on Isthmus") == 1, output
     lines = {tuple(line.split()[:4]) for line in output.splitlines()}
     assert {("cpu", "allreduce", "shm:packet", "1"), ("cpu", "allreduce", "torch:gloo", "1")} <= lines, output
     assert "allreduce by torch:gloo: Isthmus has no bitwise reductions" in output
@@ -200,7 +200,7 @@ def test_report_states_that_nothing_was_replaced(backend: str, reason: str, tmp_
         f"    dist.init_process_group({backend!r}, store=dist.HashStore(), rank=0, world_size=1)\n"
     )
     output = run_with_report(str(script))
-    assert output.count("isthmus: 0 of 0 calls of this rank took Isthmus' paths") == 1, output
+    assert output.count("isthmus: 0 of 0 calls of this rank ran on Isthmus") == 1, output
     assert f"isthmus: no process group was replaced: {reason}" in output
 
 
