@@ -33,8 +33,9 @@ const char* state_name(backend_state state) {
     case backend_state::available: return "available";
     case backend_state::not_used: return "not_used";
     case backend_state::other_platform: return "other_platform";
-    default: return "unavailable";
+    case backend_state::unavailable: break;
   }
+  return "unavailable";
 }
 
 json describe_backend(const backend_instance& backend, bool has_functions) {

@@ -87,7 +87,7 @@ def bench(
         if layout.checkout() is None:
             raise layout.MissingError(
                 f"bench {collective} requires a checkout, because the installed package has no measurement "
-                "programs; run .venv/bin/isthmus of a checkout after make build"
+                "programs; run make build in a checkout, and then its .venv/bin/isthmus"
             )
         if dtype == "float32" and output == "float32":
             note("the input is float32; pass --dtype float16 or bfloat16 to use the matrix units")

@@ -97,18 +97,15 @@ void allgather_call::gather_to_leaders(const chunk_range& chunk) const {
   exchange_blocks(m_hierarchy.comms.intra_node, m_operation.datatype, own, out, m_recv, in);
 }
 
-// A leader with several ranks exchanges one block per node at a time.
+// A leader with several ranks per node exchanges one block of each node at a time.
 void allgather_call::inter_node(const chunk_range& chunk) const {
   if (!m_layout.is_leader()) return;
-  std::size_t largest = 0;
-  for (int node = 0; node < m_layout.nodes(); ++node)
-    largest = std::max(largest, m_layout.members(node).size());
-  for (auto index = static_cast<std::size_t>(m_layout.own_index()); index < largest;
-       index += static_cast<std::size_t>(m_layout.leaders())) {
+  const auto own = static_cast<std::size_t>(m_layout.own_index());
+  for (int group = 0; group < m_layout.largest_group_count(); ++group) {
     block_counts blocks;
     for (int node = 0; node < m_layout.nodes(); ++node) {
-      const auto& members = m_layout.members(node);
-      const element_range each = index < members.size() ? block(members[index], chunk) : element_range{};
+      const std::span<const int> ranks = m_layout.group(node, group);
+      const element_range each = own < ranks.size() ? block(ranks[own], chunk) : element_range{};
       blocks.add(each.begin, each.count);
     }
     allgather_in_place(m_hierarchy.comms.inter_node, m_operation.datatype, m_recv, blocks, m_layout.own_node());

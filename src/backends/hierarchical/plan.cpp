@@ -119,6 +119,8 @@ std::string plan_steps(const node_hierarchy& hierarchy, const isthmus_operation&
   const rank_layout& layout = hierarchy.layout;
   const auto ranks = static_cast<std::uint64_t>(layout.size());
   const bool is_even = layout.is_even();
+  int groups = 0;
+  for (int node = 0; node < layout.nodes(); ++node) groups += layout.group_count(node);
   plan_writer steps(hierarchy, operation);
   if (is_sharded(row) && hierarchy.device) {
     plan_device_reduction(steps, hierarchy, operation, mode);
@@ -131,7 +133,7 @@ std::string plan_steps(const node_hierarchy& hierarchy, const isthmus_operation&
     const bool is_one_chunk = is_uniform && count == operation.count && sum_type == operation.datatype;
     steps.add(comms.intra_node,
               are_adjacent(layout, is_one_chunk) ? reduce_scatter_phase : reduce_scatterv_phase, count,
-              sum_type, layout.nodes());
+              sum_type, groups);
     steps.add(comms.inter_node, is_uniform ? reduce_scatter_phase : reduce_scatterv_phase, count, sum_type);
   } else if (is_point_to_point(operation.collective)) {
     const bool is_root_on_own_node = layout.node_of(operation.root) == layout.own_node();
@@ -146,9 +148,9 @@ std::string plan_steps(const node_hierarchy& hierarchy, const isthmus_operation&
     const bool is_one_chunk = count == operation.count && is_even && !has_counts(row);
     steps.add(comms.inter_node,
               is_one_chunk && layout.own_node_size() == 1 ? allgather_phase : allgatherv_phase, count,
-              operation.datatype);
+              operation.datatype, layout.largest_group_count());
     steps.add(comms.intra_node, are_adjacent(layout, is_one_chunk) ? allgather_phase : allgatherv_phase, count,
-              operation.datatype, layout.nodes());
+              operation.datatype, groups);
   } else {
     steps.add(comms.intra_node, alltoallv_phase, operation.count, operation.datatype);
     steps.add(comms.all_ranks_comm, alltoallv_phase, operation.count, operation.datatype);

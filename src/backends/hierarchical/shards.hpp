@@ -59,15 +59,13 @@ inline block_counts shard_counts(const shard_map& shards, int ranks) {
   return result;
 }
 
-// Calls function(ranks, blocks) for groups of ranks of one node that have at most one rank per leader. ranks[i] is the rank
-// for which leader i of this rank's node works, and blocks has one entry per rank of this rank's node.
+// Calls function(ranks, blocks) for each group of ranks of each node. ranks[i] is the rank for which leader i of this rank's
+// node works, and blocks has one entry per rank of this rank's node.
 template <typename Block, typename Function>
 void for_each_group(const rank_layout& layout, Block&& block, Function&& function) {
-  const auto leaders = static_cast<std::size_t>(layout.leaders());
   for (int node = 0; node < layout.nodes(); ++node)
-    for (std::span<const int> rest = layout.members(node); !rest.empty();
-         rest = rest.subspan(std::min(leaders, rest.size()))) {
-      const std::span<const int> ranks = rest.first(std::min(leaders, rest.size()));
+    for (int group = 0; group < layout.group_count(node); ++group) {
+      const std::span<const int> ranks = layout.group(node, group);
       block_counts blocks;
       for (std::size_t i = 0; i < static_cast<std::size_t>(layout.own_node_size()); ++i) {
         const element_range each = i < ranks.size() ? block(ranks[i]) : element_range{};
@@ -85,7 +83,6 @@ inline bool has_equal_shards(const rank_layout& layout, const shard_map& shards)
 // One chunk of each rank's block, packed in the order of the layout. Positions and lengths are in elements.
 class packed_blocks {
  public:
-  packed_blocks() = default;
   template <typename Length>
   packed_blocks(const rank_layout& layout, Length&& length) : m_offsets{0} {
     for (const int rank : layout.order()) m_offsets.push_back(m_offsets.back() + length(rank));
@@ -101,7 +98,7 @@ class packed_blocks {
   }
 
  private:
-  std::vector<std::uint64_t> m_offsets{0};
+  std::vector<std::uint64_t> m_offsets;
 };
 
 // Distributes the shards that the leaders have in `buffer` to all ranks of the node.

@@ -69,10 +69,16 @@ rank_layout::rank_layout(int rank, std::vector<int> node_of)
     m_position_of[static_cast<std::size_t>(m_order[position])] = static_cast<int>(position);
 }
 
-index_range rank_layout::leader_range(int leader) const {
-  index_range all = leader_range(leader, 0);
-  for (int node = 1; node < nodes(); ++node) all.count += leader_range(leader, node).count;
-  return all;
+int rank_layout::largest_group_count() const {
+  int result = 0;
+  for (int node = 0; node < nodes(); ++node) result = std::max(result, group_count(node));
+  return result;
+}
+
+std::span<const int> rank_layout::group(int node, int index) const {
+  const std::span<const int> ranks = members(node);
+  const std::size_t begin = std::min(ranks.size(), static_cast<std::size_t>(index * m_leaders));
+  return ranks.subspan(begin, std::min(ranks.size() - begin, static_cast<std::size_t>(m_leaders)));
 }
 
 index_range rank_layout::leader_range(int leader, int node) const {

@@ -46,8 +46,14 @@ class rank_layout {
   // of one node are contiguous.
   const std::vector<int>& order() const { return m_order; }
   int position_of(int rank) const { return m_position_of[static_cast<std::size_t>(rank)]; }
-  index_range leader_range(int leader) const;
   index_range leader_range(int leader, int node) const;
+
+  // The ranks of a node in groups of one rank per leader. The last group can be smaller, and later ones are empty.
+  int group_count(int node) const {
+    return (static_cast<int>(members(node).size()) + m_leaders - 1) / m_leaders;
+  }
+  int largest_group_count() const;
+  std::span<const int> group(int node, int index) const;
 
  private:
   int m_rank;

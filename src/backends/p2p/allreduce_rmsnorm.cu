@@ -30,8 +30,8 @@ __device__ inline float warp_maximum(float value) {
   return value;
 }
 
-// Divides a vector of a row by `scale` and converts it to float8_e4m3. It is not inlined, because it would be a third of
-// the code of a kernel.
+// Divides a vector of a row by `scale` and converts it to float8_e4m3. It is not inlined: each kernel would contain
+// it up to eight times.
 template <typename T>
 __device__ __noinline__ word_group<wire_vector<T>::elements / 4> quantize_vector(uint4 vector, float scale) {
   const wire_vector<T> v(vector);
@@ -311,8 +311,8 @@ gpu_error launch_rows(reduction_algorithm algorithm, const rmsnorm_arguments& ar
   return gpu_invalid_value;
 }
 
-// The longest rows (more than 32 KiB) have kernels for any number of ranks only. Those for 2, 4 and 8 ranks would be a third
-// of the code of this file.
+// The longest rows (more than 32 KiB) have kernels for any number of ranks only. Those for 2, 4 and 8 ranks would be 40% of
+// the code of this file.
 template <typename T, int N>
 gpu_error launch(reduction_algorithm algorithm, rmsnorm_arguments args, gpu_stream stream) {
   const int vectors = static_cast<int>((args.hidden + wire_vector<T>::elements - 1) / wire_vector<T>::elements);

@@ -186,6 +186,22 @@ TEST(selection, explain_lists_a_call_for_each_node) {
   });
 }
 
+// Node a has two leaders, so node b has two groups of ranks.
+TEST(selection, explain_counts_the_groups_of_uneven_nodes) {
+  run_on_nodes({"a", "a", "b", "b", "b"}, {}, [](const test_rank& self) {
+    expect_created(self);
+    json plan = explain(self, ISTHMUS_ALLGATHER, count).at("plan");
+    EXPECT_EQ(plan.back().at("collective"), "allgatherv") << plan;
+    EXPECT_EQ(plan.back().at("calls"), 3) << plan;
+    if (plan.size() > 1) {  // a leader
+      EXPECT_EQ(plan[0].at("calls"), 2) << plan;
+    }
+    EXPECT_EQ(plan.size(), self.number == 4 ? 1U : 2U);
+    plan = explain(self, ISTHMUS_REDUCE_SCATTER, count).at("plan");
+    EXPECT_EQ(plan[0].at("calls"), 3) << plan;
+  });
+}
+
 TEST(selection, explain_lists_the_subcommunicator_steps) {
   run_on_nodes({"a", "a", "b", "b"}, {}, [](const test_rank& self) {
     expect_created(self);
