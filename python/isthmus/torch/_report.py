@@ -59,9 +59,7 @@ def print_report(file: TextIO | None = None) -> None:
     rows = report()
     own_calls = sum(row.calls for row in rows if not row.is_torch_fallback)
     console = SafeConsole(file=file or sys.stderr, width=110)
-    console.print(
-        f"isthmus: {own_calls} of {sum(row.calls for row in rows)} calls of this rank ran on Isthmus"
-    )
+    console.print(f"isthmus: {own_calls} of {sum(row.calls for row in rows)} calls of this rank ran on Isthmus")
     table = Table(
         "device", "collective", "path", "calls", "MB", "host ms", "us per call", box=None, pad_edge=False
     )
