@@ -2,7 +2,7 @@
 // are not written.
 #pragma once
 
-#include "backends/p2p/device.hpp"
+#include "backends/p2p/instructions.cuh"
 
 namespace isthmus::p2p {
 

@@ -5,7 +5,7 @@
 // words to "not yet arrived" before the buffer is used again.
 #pragma once
 
-#include "backends/p2p/device.hpp"
+#include "backends/p2p/instructions.cuh"
 #include "device/formats.cuh"
 
 namespace isthmus::p2p {

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "backends/p2p/instructions.cuh"
 #include "backends/p2p/kernels.hpp"
 
 namespace simulated {
