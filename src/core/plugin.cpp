@@ -32,7 +32,8 @@ const isthmus_backend* open_plugin(const std::string& path) {
   std::error_code ignored;
   const bool is_searched = path.find('/') == std::string::npos;  // dlopen then searches its own folders
   if (!is_searched && !fs::exists(path, ignored))
-    throw plugin_error(path, "the file does not exist", "correct the path in the config file");
+    throw plugin_error(path, "the file does not exist",
+                       "correct the path in the config file, or remove this setting");
   std::string file = path;
   if (const std::string refusal = is_searched ? "" : check_code_path(file); !refusal.empty())
     throw plugin_error(path, refusal,
@@ -188,7 +189,9 @@ const isthmus_backend* load_plugin(const std::string& path) {
   if (known != loaded_backends.end()) return known->second;
   const isthmus_backend* backend = open_plugin(path);
   loaded_backends.emplace(key, backend);
-  log(log_level::info, "loaded backend {} from {}", backend->name, path);
+  // Every machine loads the packaged plug-ins, also those of platforms that it lacks.
+  const bool is_packaged = fs::path(path).parent_path() == own_plugin_folder();
+  log(is_packaged ? log_level::debug : log_level::info, "loaded backend {} from {}", backend->name, path);
   return backend;
 }
 
