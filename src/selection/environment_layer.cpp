@@ -174,8 +174,12 @@ void warn_about_unknown_variables() {
         !reported.insert(name).second)
       continue;
     std::string message = fmt::format("environment: variable {} is unknown and has no effect", name);
-    if (const std::string hint = unknown_name("variable", known_variables, name).hint; !hint.empty())
-      message += "; " + hint;
+    // Users derive this name from ISTHMUS_MPI_REPORT and ISTHMUS_NCCL_REPORT, which are the nearest names.
+    const std::string hint = name == "ISTHMUS_TORCH_REPORT"
+                                 ? "run the script with isthmus run --torch --report, or with -m isthmus.torch "
+                                   "--report under torchrun, or call isthmus.torch.print_report() in it"
+                                 : unknown_name("variable", known_variables, name).hint;
+    if (!hint.empty()) message += "; " + hint;
     log(log_level::warning, "{}", message);
   }
 }

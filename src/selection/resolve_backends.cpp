@@ -52,7 +52,7 @@ void check_backend_name(std::string_view name, std::span<const std::string_view>
     failure.hint.clear();
   }
   if (failure.hint.empty())
-    failure.hint = "remove this setting and run isthmus info, which lists all backends and skipped plug-ins";
+    failure.hint = "run isthmus info, which lists all backends and skipped plug-ins, or remove this setting";
   throw failure;
 }
 

@@ -44,7 +44,7 @@ TEST(resolve_backends, error_explains_skipped_plugins) {
   };
   const std::string unknown = "config f.toml:1: unknown backend \"relay\"; allowed: mpi, shm";
   const std::string hint =
-      " | remove this setting and run isthmus info, which lists all backends and skipped plug-ins";
+      " | run isthmus info, which lists all backends and skipped plug-ins, or remove this setting";
   EXPECT_EQ(error({{"libother", "plug-in libother.so: old"}}), unknown + hint);
   for (const char* stem : {"librelay", "relay", "libisthmus_relay", ""})
     EXPECT_EQ(error({{stem, "plug-in FILE: old"}}), unknown + "; skipped plug-in FILE: old" + hint) << stem;
