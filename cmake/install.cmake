@@ -7,7 +7,7 @@ if(SKBUILD)
   set(install_lib isthmus)
   set(install_include isthmus/include)
   set(install_package isthmus/cmake)
-  set(install_pkgconfig isthmus/pkgconfig)
+  set(install_pkgconfig isthmus)  # next to the library, so that its paths contain no ..
 else()
   set(install_lib ${CMAKE_INSTALL_LIBDIR})
   set(install_include ${CMAKE_INSTALL_INCLUDEDIR})
@@ -76,7 +76,9 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/isthmusConfig.cmake ${CMAKE_CURRENT_BI
         DESTINATION ${install_package} COMPONENT isthmus)
 
 # Paths are relative to the file, so that an installation can be moved.
-file(RELATIVE_PATH to_lib /prefix/${install_pkgconfig} /prefix/${install_lib})
-file(RELATIVE_PATH to_include /prefix/${install_pkgconfig} /prefix/${install_include})
+foreach(folder lib include)
+  file(RELATIVE_PATH path /prefix/${install_pkgconfig} /prefix/${install_${folder}})
+  string(REGEX REPLACE "/$" "" to_${folder} "/${path}")
+endforeach()
 configure_file(${PROJECT_SOURCE_DIR}/cmake/package/isthmus.pc.in isthmus.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/isthmus.pc DESTINATION ${install_pkgconfig} COMPONENT isthmus)

@@ -107,7 +107,7 @@ def get_pkgconfig_dir() -> Path:
 
     Raises MissingError in a build tree. Use `cmake --install` there.
     """
-    return _installed_folder("pkgconfig", "pkg-config file")
+    return _installed_folder(".", "pkg-config file")
 
 
 def _installed_folder(name: str, content: str) -> Path:

@@ -204,6 +204,7 @@ def test_wheel_links_c_and_cpp_programs(python: Path, tmp_path: Path, linker: st
         run_command(python, "-m", "isthmus.layout", name).strip() for name in ("lib", "include", "pkgconfig")
     )
     described = run_command("pkg-config", "--cflags", "--libs", "isthmus", PKG_CONFIG_PATH=pkgconfig).split()
+    assert described == [f"-I{include}", f"-L{lib}", f"-Wl,-rpath,{lib}", "-listhmus"]
     plain = [f"-I{include}", f"-L{lib}", f"-Wl,-rpath,{lib}", "-listhmus"]
     for compiler in (["gcc"], ["g++", "-std=c++20", "-xc++"]):
         for flags in (described, plain):
