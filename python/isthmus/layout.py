@@ -116,6 +116,31 @@ def _installed_folder(name: str, content: str) -> Path:
     return Path(__file__).parent / name
 
 
+def torch_extensions() -> dict[str, Path]:
+    """Returns the extensions of isthmus.torch in a release wheel for this Python, by version of PyTorch."""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    files = (Path(__file__).parent / "torch" / "_compiled").glob(f"torch-*{suffix}")
+    return {file.name.removeprefix("torch-").removesuffix(suffix): file for file in files}
+
+
+def missing_torch() -> str:
+    """Returns the message that PyTorch is missing, with the command for the version that needs no compiler."""
+    problem = f"PyTorch (package torch, extra isthmus[torch]) is not installed for {sys.executable}"
+    if checkout() is not None:
+        return f"{problem}; run scripts/setup torch && make build"
+    versions = list(torch_extensions())
+    if not versions:
+        return (
+            f"{problem}; run pip install 'isthmus[torch]'. The first import of isthmus.torch then compiles its "
+            "extension, which takes about a minute and needs g++"
+        )
+    return (
+        f"{problem}; run pip install torch=={versions[0]}, for which this package contains the extension. For "
+        "other versions, the first import of isthmus.torch compiles it, which takes about a minute and needs "
+        "g++ and ninja"
+    )
+
+
 def program(name: str) -> Path:
     """Returns the path of a built program. Raises MissingError."""
     build = build_folder()

@@ -60,7 +60,9 @@ def test_sizes() -> None:
         (["--torch", "--mpi-shim", "x"], "--torch and --mpi-shim exclude each other"),
         (["--torch", "--ggml", "x"], "exclude each other"),
         (["--torch", "--mpi", "impi", "x"], "--mpi impi cannot be used with --torch"),
-        (["--torch", "nowhere.py"], "script 'nowhere.py' does not exist|requires PyTorch"),
+        (["--torch", "nowhere.py"], "script 'nowhere.py' does not exist|PyTorch .* is not installed"),
+        (["--torch", "python3", "train.py"], "leave out 'python3'|PyTorch .* is not installed"),
+        (["--torch", sys.executable, "train.py"], "leave out '/.*python|PyTorch .* is not installed"),
     ],
 )
 def test_run_rejects_conflicting_options(

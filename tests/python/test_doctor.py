@@ -159,7 +159,8 @@ def test_sycl_of_installed_package_is_not_tested(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(layout, "build_folder", lambda: None)
     monkeypatch.setattr(layout, "environment_folder", lambda: tmp_path)
     result = checks.run_check(checks.sycl)
-    assert result["result"] == "unavailable" and "run pip install dpcpp-cpp-rt" in result["details"], result
+    assert result["result"] == "unavailable", result
+    assert "run pip install 'isthmus[sycl-cpu]'" in result["details"], result
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libsycl.so").touch()
     result = checks.run_check(checks.sycl)
@@ -172,7 +173,7 @@ def test_missing_pytorch_is_not_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_p
     prepend_python_path(monkeypatch, tmp_path)
     result = run_check("pytorch")
     assert result.result == "unavailable", result
-    assert "PyTorch is not installed" in result.details and "run pip install torch" in result.details, result
+    assert "PyTorch (package torch" in result.details and "run scripts/setup torch" in result.details, result
 
 
 def test_broken_pytorch_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
@@ -257,10 +258,29 @@ def test_extension_of_release_wheel_is_preferred(tmp_path: Path, monkeypatch: py
 
     from isthmus.torch import _compile
 
-    monkeypatch.setattr(_compile, "HERE", tmp_path)
+    monkeypatch.setattr(layout, "__file__", str(tmp_path / "layout.py"))
     monkeypatch.setattr(_compile, "_run_builder", lambda *arguments: pytest.fail("the extension was compiled"))
     version = torch.__version__.split("+")[0]
-    packaged = tmp_path / "_compiled" / f"torch-{version}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    packaged.parent.mkdir()
+    packaged = tmp_path / "torch" / "_compiled" / f"torch-{version}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    packaged.parent.mkdir(parents=True)
     packaged.touch()
     assert _compile._compiled() == packaged
+
+
+@pytest.mark.parametrize("version", ["2.13.0", None])
+def test_import_without_pytorch_names_the_command(
+    version: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "__file__", str(tmp_path / "layout.py"))
+    monkeypatch.setattr(layout, "checkout", lambda: None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torch" or "isthmus.torch" in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    if version:
+        packaged = tmp_path / "torch" / "_compiled" / f"torch-{version}{sysconfig.get_config_var('EXT_SUFFIX')}"
+        packaged.parent.mkdir(parents=True)
+        packaged.touch()
+    command = f"run pip install torch=={version}," if version else r"run pip install 'isthmus\[torch\]'"
+    expected = rf"package torch, extra isthmus\[torch\].* is not installed for {sys.executable}; {command}"
+    with pytest.raises(ModuleNotFoundError, match=expected):
+        importlib.import_module("isthmus.torch")

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import Error
-from ..layout import MissingError
+from ..layout import MissingError, missing_torch
 from .isolation import CHECK_MODULE, RESULT_PREFIX
 from .profile import core_info, describe_profile, profile_mismatch
 
@@ -128,7 +128,7 @@ def sycl() -> str:
     if report["state"] == "failed":
         raise CheckError(
             report["reason"],
-            "run pip install dpcpp-cpp-rt, unset ONEAPI_DEVICE_SELECTOR, and start programs with "
+            "run scripts/setup, unset ONEAPI_DEVICE_SELECTOR, and start programs with "
             "`isthmus run`, which sets OCL_ICD_FILENAMES to the CPU driver",
         )
     return ", ".join(device["name"] for device in report["devices"])
@@ -358,9 +358,7 @@ def pytorch() -> str:
     except ModuleNotFoundError as failure:
         if failure.name != "torch":
             raise
-        raise MissingError(
-            f"PyTorch is not installed for {sys.executable}; for isthmus.torch, run pip install torch"
-        ) from None
+        raise MissingError(missing_torch()) from None
     except ImportError as failure:
         raise CheckError(
             f"PyTorch cannot be imported: {failure}", "reinstall PyTorch: pip install torch"

@@ -126,8 +126,8 @@ def _installed_sycl() -> dict[str, str]:
         )
         return {"state": "not_tested", "reason": reason}
     reason = (
-        f"no SYCL runtime in {libraries}; run pip install dpcpp-cpp-rt, or compile programs with your own SYCL "
-        f"compiler and the headers in {headers}"
+        f"no SYCL runtime in {libraries}; run pip install 'isthmus[sycl-cpu]', or compile programs with your "
+        f"own SYCL compiler and the headers in {headers}"
     )
     return {"state": "unavailable", "reason": reason}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -165,7 +166,14 @@ def _shim_options(
 def _torch_command(program: list[str], ranks: int, report: bool) -> list[str]:
     """Returns the torchrun command for this machine. It runs the script with isthmus.torch."""
     if importlib.util.find_spec("torch") is None:
-        raise MissingError(f"--torch requires PyTorch for {sys.executable}; run pip install torch")
+        raise MissingError(f"--torch: {layout.missing_torch()}")
+    name = os.path.basename(program[0])
+    if name == "torchrun" or re.fullmatch(r"python[\d.]*", name):
+        raise CommandError(
+            f"--torch starts the script with torchrun; leave out {program[0]!r} and write "
+            f"isthmus run -n {ranks} --torch SCRIPT",
+            BAD_ARGUMENT,
+        )
     if program[0] != "-m" and not os.path.isfile(program[0]):
         hint = "use -m MODULE for a module"
         if program[0] == "--elastic":

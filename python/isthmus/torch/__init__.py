@@ -7,6 +7,13 @@
 `report()` shows which path each collective of this process used. See docs/guide/pytorch.md for details.
 """
 
+import importlib.util
+
+from ..layout import missing_torch
+
+if importlib.util.find_spec("torch") is None:
+    raise ModuleNotFoundError(f"isthmus.torch: {missing_torch()}", name="torch")
+
 from . import elastic
 from ._backend import monitored_barrier, register, reload_rules, shrink
 from ._direct import all_reduce

@@ -87,13 +87,13 @@ def _inputs() -> dict[str, list[str]]:
 def _compiled() -> Path:
     import torch
 
-    # From scripts/wheel. The builds of a version of PyTorch, for CPUs and for CUDA, have the same headers.
-    version = torch.__version__.split("+")[0]
-    packaged = HERE / "_compiled" / f"torch-{version}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    if packaged.is_file():
-        return packaged
-
     import isthmus
+    from isthmus import layout
+
+    # From scripts/wheel. The builds of a version of PyTorch, for CPUs and for CUDA, have the same headers.
+    packaged = layout.torch_extensions().get(torch.__version__.split("+")[0])
+    if packaged is not None:
+        return packaged
 
     folder = cache_folder()
     inputs = _inputs()
@@ -119,7 +119,11 @@ def _compiled() -> Path:
 
 
 def _run_builder(torch_version: str, target: Path, inputs: dict[str, list[str]]) -> None:
-    notice = f"isthmus.torch: compiling for PyTorch {torch_version} (about a minute, once)"
+    from .. import layout
+
+    packaged = ", ".join(layout.torch_extensions())
+    reason = f"; this package contains the extension for PyTorch {packaged} only" if packaged else ""
+    notice = f"isthmus.torch: compiling for PyTorch {torch_version} (about a minute, once{reason})"
     print(notice, file=sys.stderr, flush=True)
     command = [sys.executable, __file__, str(target), json.dumps(inputs)]
     result = subprocess.run(
@@ -129,7 +133,7 @@ def _run_builder(torch_version: str, target: Path, inputs: dict[str, list[str]])
         last_lines = "\n".join((result.stdout + result.stderr).strip().splitlines()[-15:])
         raise ImportError(
             f"isthmus.torch could not be compiled for PyTorch {torch_version}; install g++ 12 or newer, "
-            "Python's headers (Debian: g++ python3-dev) and ninja (pip install isthmus[torch]). "
+            "Python's headers (Debian: g++ python3-dev) and ninja (pip install 'isthmus[torch]'). "
             f"Output of the compiler:\n{last_lines}"
         )
 
