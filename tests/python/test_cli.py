@@ -107,15 +107,40 @@ def test_info() -> None:
     if not info["gpus"]["devices"]:
         assert "no CUDA driver" in info["gpus"]["reason"]
         assert info["gpus"]["fused"] == {"state": "unavailable", "library": "", "reason": "no device"}
-    text = run_cli("info", ISTHMUS_BLAS_LIBRARY="/nowhere/libblas.so", XDG_CONFIG_HOME="/nowhere")
+    text = run_cli("info", "--all", ISTHMUS_BLAS_LIBRARY="/nowhere/libblas.so", XDG_CONFIG_HOME="/nowhere")
     assert text.returncode == 0, text.stderr
     assert isthmus.__version__ in text.stdout
     assert "tried /nowhere/libblas.so" in text.stdout
     assert re.search(r"^ucx +not used ", text.stdout, re.M)
     assert re.search(r"^copy_engine +not for host ", text.stdout, re.M)
+    assert re.search(r"^hip:0 +direct ", text.stdout, re.M) and "algorithms: packet" in text.stdout
     assert "does not support platform" not in text.stdout
     assert re.search(r"^Rules: \d+ defaults, 0 others", text.stdout, re.M)
     assert re.search(r"Profile of this machine: /nowhere/.*\.toml \(does not exist\)$", text.stdout, re.M)
+
+
+def test_info_hides_what_the_machine_lacks() -> None:
+    text = run_cli("info", ISTHMUS_BLAS_LIBRARY="/nowhere/libblas.so").stdout
+    assert re.search(r"^shm .*available ", text, re.M) and re.search(r"^host:0 +direct ", text, re.M)
+    assert re.search(r"^fused products, host +unavailable .*no BLAS library could be loaded; ", text, re.M)
+    assert re.search(r"^Backends that are not used: self, .*\bucx\b", text, re.M)
+    for hidden in ("tried ", "algorithms:", "no rule names it", "hip:0", "not registered"):
+        assert hidden not in text, text
+
+
+def test_info_survives_an_invalid_configuration(tmp_path: Path) -> None:
+    config = tmp_path / "isthmus.toml"
+    config.write_text('[[rule]]\nuse = "nonsense"\n')
+    settings = {"ISTHMUS_CONFIG": str(config), "ISTHMUS_PLUGIN_PATH": "/nowhere", "ISTHMUS_TIMEOUT_S": "7"}
+    text = run_cli("info", **settings)
+    assert_one_line_error(text, 2, 'unknown backend "nonsense"')
+    assert "The configuration is invalid" in text.stdout
+    assert re.search(r"^shm .*available ", text.stdout, re.M) and "Timeout: 300 s" in text.stdout
+    assert re.search("unavailable .*cannot read the folder /nowhere", text.stdout)
+    assert f"ISTHMUS_CONFIG={config}" in text.stdout
+    document = json.loads(run_cli("info", "--json", **settings).stdout)
+    assert 'unknown backend "nonsense"' in document["configuration_error"]
+    assert run_json("info", "--json")["configuration_error"] == ""
 
 
 def test_info_names_the_profile_of_the_environment(tmp_path: Path) -> None:

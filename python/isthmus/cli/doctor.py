@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import asdict, dataclass
 from typing import Annotated
@@ -15,11 +14,10 @@ from .._names import unknown_name
 from .checks import CHECKS
 from .console import BAD_ARGUMENT, FAILED, CommandError, note, notes, out, print_json
 from .diagnosis import diagnose_jobs
-from .isolation import run_isolated
+from .isolation import environment_without_settings, run_isolated
 
 # Prefixes of the user's settings that are visible to a check. Invalid rules and broken plugins have their own
 # checks and must not affect the others. Library paths (ISTHMUS_..._LIBRARY) are visible to all checks.
-_GLOBAL_SUFFIXES = ("_LIBRARY", "_CACHE_DIR")
 _VISIBLE_SETTINGS = {
     "configuration": ("ISTHMUS_",),
     "plug-ins": ("ISTHMUS_PLUGIN_PATH",),
@@ -118,19 +116,14 @@ def run_check(check: str, timeout: float | None = None) -> Result:
 
 
 def _environment(check: str) -> dict[str, str]:
-    prefixes = _VISIBLE_SETTINGS.get(check, ())
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("ISTHMUS_") or name.endswith(_GLOBAL_SUFFIXES) or name.startswith(prefixes)
-    }
+    environment = environment_without_settings(_VISIBLE_SETTINGS.get(check, ()))
     if check != "configuration":
         environment |= {"ISTHMUS_CONFIG": "none", "ISTHMUS_PROFILE": "none"}
     return environment
 
 
 def _print(results: list[Result]) -> None:
-    table = Table("check", "", "s", Column("details", overflow="fold"), box=None, pad_edge=False)
+    table = Table("check", "", "seconds", Column("details", overflow="fold"), box=None, pad_edge=False)
     for result in results:
         state = styled(result.result.replace("_", " "), _STYLE[result.result])
         table.add_row(result.check, state, f"{result.seconds:.1f}", result.details)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Annotated, Any
@@ -14,9 +15,10 @@ from rich.text import Text
 
 from .. import __version__, launch, layout, machine, memory
 from .._console import lines, styled
+from ..errors import Error
 from . import gpus
-from .console import out, print_json, print_warning
-from .isolation import run_isolated
+from .console import BAD_ARGUMENT, CommandError, out, print_json, print_warning
+from .isolation import environment_without_settings, run_isolated
 from .profile import core_info, profile_mismatch
 
 _GPU_WAIT_S = 30.0
@@ -29,13 +31,32 @@ def info(
     config: Annotated[
         str | None, typer.Option(help="Configuration file to use instead of the default files.")
     ] = None,
+    show_all: Annotated[
+        bool,
+        typer.Option("--all", help="Also list what this machine lacks, with complete reasons, and algorithms."),
+    ] = False,
 ) -> None:
-    """Prints version, machine, backends (with a reason if unavailable), rules, memory, MPI and SYCL devices."""
-    data = collect(config)
+    """Prints version, machine, backends (with a reason if unavailable), rules, memory, MPI and SYCL devices.
+
+    If the configuration is invalid, prints the state without any settings, and the error.
+    """
+    own_variables = {key: value for key, value in sorted(os.environ.items()) if key.startswith(_OWN_VARIABLES)}
+    problem = ""
+    try:
+        data = collect(config)
+    except Error as failure:
+        problem = str(failure)
+        visible = environment_without_settings(("ISTHMUS_PLUGIN_PATH",))
+        os.environ.clear()
+        os.environ.update(visible | {"ISTHMUS_CONFIG": "none", "ISTHMUS_PROFILE": "none"})
+        data = collect(None)
+    data |= {"environment": own_variables, "configuration_error": problem}
     if as_json:
         print_json(data)
     else:
-        _print(data)
+        _print(data, show_all)
+    if problem:
+        raise CommandError(problem, BAD_ARGUMENT)
 
 
 def collect(config: str | None) -> dict[str, Any]:
@@ -56,9 +77,6 @@ def collect(config: str | None) -> dict[str, Any]:
         "fused_host": gpus.fused_status("host"),
         "mpi": _mpi_families(),
         "sycl_devices": sycl_devices(),
-        "environment": {
-            key: value for key, value in sorted(os.environ.items()) if key.startswith(_OWN_VARIABLES)
-        },
         "package": str(layout.build_folder() or layout.library_folder()),
     }
 
@@ -149,7 +167,12 @@ def _table(title: str, *headers: str) -> Table:
     )
 
 
-def _print(data: dict[str, Any]) -> None:
+def _short(reason: str) -> str:
+    """Returns a reason without the list of libraries that were tried."""
+    return re.sub(r": tried [^;]*", "", reason)
+
+
+def _print(data: dict[str, Any], show_all: bool) -> None:
     machine_info = data["machine"]
     out.print(styled(f"Isthmus {data['version']}", "bold"), data["commit"][:12])
     out.print(f"machine   {machine_info['name']}: {machine_info['cpu']}, {machine_info['cores']} cores")
@@ -157,23 +180,40 @@ def _print(data: dict[str, Any]) -> None:
         out.print(f"          {gpu}")
     out.print("versions  " + ", ".join(f"{key} {value}" for key, value in data["versions"].items()))
     out.print(f"python    {sys.executable}")
-    _print_core(data["core"])
+    if data["configuration_error"]:
+        out.print("The configuration is invalid. What follows is the state without your settings.", style="red")
+    _print_backends(data["core"]["backends"], show_all)
+    _print_configuration(data["core"])
     print_warning(data["profile_mismatch"])
-    _print_devices(data["gpus"], data["fused_host"])
-    _print_memory(data["memory"])
-    _print_environment(data)
+    _print_devices(data["gpus"], data["fused_host"], show_all)
+    _print_memory(data["memory"], show_all)
+    _print_environment(data, show_all)
+    if not show_all:
+        out.print(
+            "--all also lists what this machine lacks, with complete reasons, and algorithms.", style="dim"
+        )
 
 
-def _print_core(core: dict[str, Any]) -> None:
+def _print_backends(backends: list[dict[str, Any]], show_all: bool) -> None:
     table = _table("Backends of a host communicator of one rank, without MPI", "backend", "", "description")
-    for backend in core["backends"]:
+    hidden: dict[str, list[str]] = {"not used": [], "not for host": []}
+    for backend in backends:
         is_other = backend["state"] == "other_platform"
+        if not show_all and backend["state"] in ("not_used", "other_platform"):
+            hidden["not for host" if is_other else "not used"].append(backend["name"])
+            continue
         state = styled("not for host", "dim") if is_other else _state(backend["state"])
         name = " ".join(part for part in (backend["name"], backend["version"]) if part)
-        algorithms = backend["algorithms"] and f"algorithms: {' '.join(backend['algorithms'])}"
+        algorithms = show_all and backend["algorithms"] and f"algorithms: {' '.join(backend['algorithms'])}"
         texts = (backend["description"], algorithms, not is_other and backend["reason"], *backend["notes"])
         table.add_row(name, state, lines(*filter(None, texts)))
     out.print(table)
+    for state, names in hidden.items():
+        if names:
+            out.print(f"Backends that are {state}: {', '.join(names)}", style="dim")
+
+
+def _print_configuration(core: dict[str, Any]) -> None:
     own_rules = [rule for rule in core["rules"] if not rule["source"].startswith("default")]
     if own_rules:
         rules = _table("Rules in addition to the defaults, lowest priority first", "rule", "source")
@@ -200,32 +240,51 @@ def _profile_text(path: str) -> str:
     return path if os.path.isfile(path) else f"{path} (does not exist)"
 
 
-def _print_devices(data: dict[str, Any], fused_host: dict[str, Any]) -> None:
+def _print_devices(data: dict[str, Any], fused_host: dict[str, Any], show_all: bool) -> None:
     table = _table("Devices and fused products", "path", "", "library or reason")
-    rows = data["backends"] | {"fused, host": fused_host, "fused, device": data["fused"]}
+    rows = {"fused products, host": fused_host}
+    if data["devices"] or show_all:
+        rows = data["backends"] | rows | {"fused products, device": data["fused"]}
     for name, status in rows.items():
-        table.add_row(name, _state(status["state"]), status["reason"] or status.get("library", ""))
+        reason = status["reason"] if show_all else _short(status["reason"])
+        table.add_row(name, _state(status["state"]), reason or status.get("library", ""))
     out.print(table)
-    out.print("Devices: " + (", ".join(data["devices"]) or f"none ({data['reason']})"))
+    reason = data["reason"] if show_all else _short(data["reason"])
+    out.print("Devices: " + (", ".join(data["devices"]) or f"none ({reason})"))
 
 
-def _print_memory(devices: dict[str, Any]) -> None:
-    table = _table("Providers of plain memory, in order", "device", "provider", "", "pool", "reason")
+def _print_memory(devices: dict[str, Any], show_all: bool) -> None:
+    headers = ("device", "provider", "pool", "", "reason")
+    table = _table("Providers of plain memory, in order", *headers[: None if show_all else 3])
     for device, explanation in devices.items():
         for provider in explanation["providers"]:
+            if not provider["available"] and not show_all:
+                continue
             state = _state("available" if provider["available"] else "unavailable")
             pool = provider["pool"]
-            pool_text = f"blocks up to {pool['max_bytes'] >> 20} MiB" if isinstance(pool, dict) else pool
-            table.add_row(device, provider["name"], state, pool_text, provider["reason"])
+            pool_text = (
+                f"blocks up to {pool['max_bytes'] >> 20} MiB"
+                if isinstance(pool, dict)
+                else _no_pool(pool, show_all)
+            )
+            cells = (device, provider["name"], pool_text, state, provider["reason"])
+            table.add_row(*cells[: len(table.columns)])
     out.print(table)
     sources = sorted({explanation["order_source"] for explanation in devices.values()})
-    out.print(f"Order of providers: {', '.join(sources)}")
+    if show_all or sources != ["default, memory.provider"]:
+        out.print(f"Order of providers: {', '.join(sources)}")
 
 
-def _print_environment(data: dict[str, Any]) -> None:
+def _no_pool(reason: str, show_all: bool) -> str:
+    return f"none: {reason if show_all else _short(reason)}" if reason else ""
+
+
+def _print_environment(data: dict[str, Any], show_all: bool) -> None:
     table = _table("MPI families", "MPI", "launcher")
     for family, executable in data["mpi"].items():
-        table.add_row(family, executable)
+        is_default = family == launch.FAMILIES[0]
+        if show_all or is_default or not executable.startswith("unavailable"):
+            table.add_row(family, executable)
     out.print(table)
     sycl_info = data["sycl_devices"]
     devices = _table("SYCL devices", "device", "kind", "units", "platform", "driver")

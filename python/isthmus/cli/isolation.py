@@ -11,6 +11,7 @@ from typing import Any
 
 RESULT_PREFIX = "isthmus-check:"
 CHECK_MODULE = "isthmus.cli.checks"
+_GLOBAL_SUFFIXES = ("_LIBRARY", "_CACHE_DIR")
 
 
 def run_isolated(check: str, environment: dict[str, str], timeout: float) -> dict[str, Any]:
@@ -46,6 +47,17 @@ def run_isolated(check: str, environment: dict[str, str], timeout: float) -> dic
     code = process.returncode
     exit_text = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
     return _failed_result(f"the check {exit_text}: {last_line[0]}", _crash_hint(code))
+
+
+def environment_without_settings(visible_prefixes: tuple[str, ...] = ()) -> dict[str, str]:
+    """Returns the environment without the settings of the user, except library paths and `visible_prefixes`."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("ISTHMUS_")
+        or name.endswith(_GLOBAL_SUFFIXES)
+        or name.startswith(visible_prefixes)
+    }
 
 
 def _failed_result(details: str, hint: str) -> dict[str, str]:
