@@ -37,7 +37,7 @@ const isthmus_backend* open_plugin(const std::string& path) {
   std::string file = path;
   if (const std::string refusal = is_searched ? "" : check_code_path(file); !refusal.empty())
     throw plugin_error(path, refusal,
-                       "chown or chmod it, or move it to a folder that only you or root can write to");
+                       "chown or chmod it, or move it to a folder that only you and root can write");
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     throw plugin_error(path, dlerror(), "pass a shared library whose dependencies the loader can find");
