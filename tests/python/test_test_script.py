@@ -1,6 +1,8 @@
-"""scripts/test: which failures may be retried."""
+"""scripts/test: which failures may be retried, and builds in the background."""
 
+import os
 import sys
+import time
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -63,3 +65,24 @@ def test_many_failures_are_not_retried(script, tmp_path):
     cases = [(f"t{i}", True, "late") for i in range(script.MAX_UNSTEADY + 1)]
     first = script.read_junit(report(tmp_path, *cases), 8, "ctest")
     assert script.retry_failed(first, lambda: pytest.fail("retried")) is first
+
+
+def test_stopped_build_ends_with_its_processes(script, tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "sanitized_build", lambda part, jobs: ["sleep", part])
+    builds = script.BackgroundBuilds(["1000", "2000"])
+    group = builds._process.pid
+    builds.stop()
+    assert not builds.are_complete()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(group, 0)
+
+
+def test_complete_build_shortens_the_estimate(script, monkeypatch):
+    monkeypatch.setattr(script, "sanitized_build", lambda part, jobs: ["true"])
+    builds = script.BackgroundBuilds(["address"])
+    builds._process.wait()
+    assert builds.are_complete()
+    monkeypatch.setenv("ISTHMUS_TEST_DEADLINE", str(time.time() + 200))
+    assert script.misses_deadline("address", is_built=False)
+    assert not script.misses_deadline("address", is_built=True)
+    assert not script.misses_deadline("ctest", is_built=False)

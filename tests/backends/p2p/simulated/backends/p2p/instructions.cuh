@@ -22,7 +22,6 @@ float shuffle(float value, int mask);
 constexpr int block_words = 128;
 float* block_memory();
 
-
 // Matrix products.
 uint4* dynamic_memory();
 void copy_async(uint4* to, const void* from, std::uint32_t bytes);
