@@ -61,8 +61,8 @@ SHARED_GPU = {
 
 # libucx-cu13 of PyPI, whose UCX supports CUDA memory.
 CARRIED_UCX = {"ISTHMUS_UCX_LIBRARY": "{carry}/ucx/libucx/lib/libucp.so.0"}
-# The Python package with its dependency that GPU machines lack.
-TUNE = {"PYTHONPATH": "{pythonpath}:{carry}/pydantic", "COLUMNS": "160"}
+# The Python package with its dependencies that GPU machines lack.
+TUNE = {"PYTHONPATH": "{pythonpath}:{carry}/python:{carry}/pydantic", "COLUMNS": "160"}
 REGRET_COLLECTIVES = "allreduce,allgather,reduce_scatter,alltoall,broadcast"
 # Half steps between powers of two show where NCCL changes its protocol. Below 128 bytes, they are not aligned.
 REGRET_SIZES = "8,16,32,64," + ",".join(f"{1 << k},{3 << k - 1}" for k in range(7, 26)) + ",64M"
@@ -736,7 +736,7 @@ TOPICS = (
             ),
         ),
         options=("-DISTHMUS_PYTHON=ON", "-DISTHMUS_P2P=ON"),
-        needs=("mpi", "python_module", "pydantic"),
+        needs=("mpi", "python_module", "click", "pydantic"),
     ),
     Topic(
         "train",

@@ -19,7 +19,7 @@ from conftest import run_cli
 
 import isthmus
 from isthmus import layout, machine
-from isthmus.cli import main
+from isthmus.cli import info, main
 from isthmus.cli.explain import summarize_rules
 from isthmus.records import Report
 from isthmus.sizes import format_size, parse_size, parse_sizes
@@ -88,12 +88,44 @@ def test_version_and_help() -> None:
     assert run_cli().returncode == 2
 
 
-def test_help_fills_lines_and_flags_have_no_type() -> None:
-    for command, flag in (("explain", "--all"), ("trace merge", "--force"), ("", "--version")):
-        text = run_cli(*command.split(), "--help", COLUMNS="200").stdout
-        assert flag in text and "--help" in text and "<bool>" not in text
-    text = run_cli("explain", "--help", COLUMNS="200").stdout
-    assert "in an MPICH job. The result comes from the same selector" in text
+@pytest.mark.parametrize(("columns", "limit"), [(80, 80), (200, 120)])
+def test_help_fills_lines_and_flags_have_no_type(columns: int, limit: int) -> None:
+    for command, flag in (
+        ("explain", "--all"),
+        ("trace merge", "--force"),
+        ("tune", "--restart"),
+        ("", "--version"),
+    ):
+        text = run_cli(*command.split(), "--help", COLUMNS=str(columns)).stdout
+        assert flag in text and "--help" in text and "BOOLEAN" not in text
+        assert (limit - 10 if command else 0) < max(map(len, text.splitlines())) <= limit
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        ("explian", "No such command 'explian'. Did you mean 'explain'"),
+        ("trace merg", "No such command 'merg'. Did you mean 'merge'"),
+        ("explain allreduce --rank 3", "No such option.*--rank.*'--ranks'"),
+        ("explain allreduce --ranks 0", "'--ranks' / '-n': 0 is not in the range x>=1"),
+        ("explain allreduce --ranks x", "'--ranks' / '-n': 'x' is not a valid integer"),
+        ("doctor --timeout nan", "'--timeout': nan is not a number; pass a number of at least 1"),
+        ("explain", "Missing argument 'COLLECTIVE'"),
+    ],
+)
+def test_usage_errors_name_value_and_hint(
+    arguments: str, pattern: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.split()) == 2
+    assert re.search(f"^Error: .*{pattern}", error_text := capsys.readouterr().err, re.M), error_text
+
+
+def test_interrupted_command_returns_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(info, "collect", interrupt)
+    assert main(["info"]) == 130
 
 
 def test_info() -> None:

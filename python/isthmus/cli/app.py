@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from importlib import import_module
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from .. import __version__
 from .._console import printable
 from ..errors import Error
-from ..layout import MissingError
+from ..layout import MissingError, import_optional, program
 from ..table import Status
-from .console import BAD_ARGUMENT, FAILED, NOT_AVAILABLE, CommandError, PlainCommand, PlainGroup
+from .console import BAD_ARGUMENT, FAILED, NOT_AVAILABLE, CommandError
 
 _EXIT_CODES = {
     Status.invalid_argument: BAD_ARGUMENT,
@@ -22,75 +20,59 @@ _EXIT_CODES = {
     Status.unsupported: NOT_AVAILABLE,
 }
 
-# Each command is a function, or a Typer `app`, in the module of the same name.
-_COMMANDS = ("info", "doctor", "explain", "bench", "tune", "demo", "report", "simulate", "run", "trace")
-_PROGRAM_FOLLOWS = {
-    "allow_extra_args": True,
-    "ignore_unknown_options": True,
-    "allow_interspersed_args": False,
+# Each command is in the module of the same name.
+_COMMANDS = {
+    "info": "Prints version, machine, backends, rules, memory, MPI and SYCL devices.",
+    "doctor": "Tests this installation, or reports which rank of a job blocks the others.",
+    "explain": "Prints the backend and the rule that a call would use.",
+    "bench": "Measures a collective and its peers (in a checkout).",
+    "tune": "Measures all backends and writes the profile of this machine (in a checkout).",
+    "demo": "Runs and measures the SYCL example job (in a checkout).",
+    "report": "Writes an HTML page from the records of benchmarks.",
+    "simulate": "Predicts the time of a collective or a training step on several nodes.",
+    "run": "Starts a program with several ranks, or with a preloaded library.",
+    "trace": "Processes the traces of a job.",
 }
+_PROGRAMS = {"bench": "isthmus_bench", "tune": "isthmus_bench", "demo": "sycl_collectives"}  # of a checkout
 
 
-class _Commands(PlainGroup):
+class _Commands(click.Group):
     """Imports the module of a command when it is used. Importing all of them would take 0.1 s."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(_COMMANDS)
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        # The commands are needed to suggest one for an unknown name.
-        for name in (cmd_name,) if cmd_name in _COMMANDS else _COMMANDS:
-            if name not in self.commands:
-                self.commands[name] = _import_command(name)
-        return self.commands.get(cmd_name)
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and _import_command(command.name), rest
 
 
-def _import_command(name: str) -> Any:
-    module = import_module(f".{name}", __package__)
-    own_app = getattr(module, "app", None)
-    if own_app is None:
-        own_app = typer.Typer(add_completion=False)
-        own_app.command(name, cls=PlainCommand, context_settings=_PROGRAM_FOLLOWS if name == "run" else None)(
-            getattr(module, name)
-        )
-    command = typer.main.get_command(own_app)
-    command.name = name
-    for each in (command, *getattr(command, "commands", {}).values()):
-        each.help = re.sub(r"(?<!\n)\n(?!\n)", " ", each.help or "")  # paragraphs fill the terminal
-    return command
+def _import_command(name: str) -> click.Command:
+    try:
+        return getattr(import_optional(f"{__package__}.{name}"), name)
+    except MissingError:
+        if name in _PROGRAMS:
+            program(_PROGRAMS[name])  # without a checkout, the missing package would not help
+        raise
 
 
-app = typer.Typer(
-    name="isthmus",
+@click.group(
     cls=_Commands,
-    help="Collectives for accelerators and hosts: inspect, run, measure and tune.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    commands={name: click.Command(name, short_help=text) for name, text in _COMMANDS.items()},
+    context_settings={"max_content_width": 120},
 )
-
-
-def _print_version(is_requested: bool) -> None:
-    if is_requested:
-        print(__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
+@click.version_option(__version__, message="%(version)s", help="Print the version.")
+def app() -> None:
+    """Collectives for accelerators and hosts: inspect, run, measure and tune."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line and returns the exit code."""
     try:
-        app(args=arguments)
-    except SystemExit as exit_request:
-        return exit_request.code if isinstance(exit_request.code, int) else int(exit_request.code is not None)
+        return app.main(arguments, standalone_mode=False) or 0
+    except click.ClickException as failure:
+        failure.show()
+        return failure.exit_code
     except CommandError as failure:
         return _fail(str(failure), failure.exit_code)
     except MissingError as error:
@@ -99,9 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(str(failure), _EXIT_CODES.get(failure.code, FAILED))
     except ValueError as failure:
         return _fail(str(failure), BAD_ARGUMENT)
-    except KeyboardInterrupt:
+    except (click.Abort, KeyboardInterrupt):
         return 130  # 128 + SIGINT, as in shells
-    return 0
 
 
 def _fail(message: str, exit_code: int) -> int:

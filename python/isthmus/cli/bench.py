@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Any
 
-import typer
+import click
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +14,7 @@ from ..analysis import speedup
 from ..records import Record, best_peers
 from ..sizes import format_size, format_us, parse_sizes
 from ..table import datatype, reduction_op
+from . import options
 from .console import BAD_ARGUMENT, FAILED, CommandError, command_line, note, out, print_warning, write_output
 from .measure import (
     SHIM,
@@ -25,57 +26,53 @@ from .measure import (
     report_of,
     shim_provider,
 )
+from .options import COUNT, Number, flag, option
 from .plot import draw, path_name
 
-_FUSED = "allgather_gemm, gemm_reduce_scatter"
 
-
+@click.command()
+@click.argument("collective")
+@options.ranks
+@options.sizes
+@options.dtype
+@options.op
+@option("--backend", default="", help="Force BACKEND[:ALGORITHM]. Default: use the rules.")
+@option("--peers", default="mpich", help="List of mpich, openmpi, impi, listing1. Empty: none.")
+@option("--rounds", type=COUNT, default=3, help="Number of rounds. Each provider runs once per round.")
+@option("--check/--no-check", default=True, help="Verify all results.")
+@flag("--heap", help="Also measure buffers in the symmetric heap.")
+@flag("--mpi-shim", help="Measure each peer with and without the preloaded MPI shim instead of the C API.")
+@option("--min-time", type=Number(0), default=0.05, help="Minimum seconds per size, provider and round.")
+@option("--timeout", type=Number(1), default=120.0, help="Timeout in seconds for waits for other ranks.")
+@option("--json", "json_file", metavar="FILE", default="", help="Write the report. '-': print it.")
+@option("--plot", metavar="FILE", default="", help="Plot latency and bandwidth (PNG, SVG or PDF).")
+@options.product_sizes
+@option("--output", default="float32", help="Fused operators: datatype of C.")
+@option("--device", default="host", help="Fused operators: host or cuda.")
+@option("--chunks", type=click.IntRange(0), default=0, help="Fused operators: chunks per rank. 0: cost model.")
+@option("--trace", metavar="FILE", default="", help="Fused operators: write a trace of one run for Perfetto.")
 def bench(
-    collective: Annotated[
-        str, typer.Argument(help="Collective, sendrecv, ping, allgather_gemm or gemm_reduce_scatter.")
-    ],
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Number of ranks.")] = 4,
-    sizes: Annotated[str, typer.Option(help="FIRST:LAST (doubling) or a list of sizes in bytes.")] = "128:128M",
-    dtype: Annotated[str, typer.Option(help="Datatype.")] = "float32",
-    op: Annotated[str, typer.Option(help="Reduction operation.")] = "sum",
-    backend: Annotated[str, typer.Option(help="Force BACKEND[:ALGORITHM]. Default: use the rules.")] = "",
-    peers: Annotated[str, typer.Option(help="List of mpich, openmpi, impi, listing1. Empty: none.")] = "mpich",
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Number of rounds. Each provider runs once per round.")
-    ] = 3,
-    check: Annotated[bool, typer.Option(help="Verify all results.")] = True,
-    heap: Annotated[bool, typer.Option("--heap", help="Also measure buffers in the symmetric heap.")] = False,
-    mpi_shim: Annotated[
-        bool,
-        typer.Option(
-            "--mpi-shim", help="Measure each peer with and without the preloaded MPI shim instead of the C API."
-        ),
-    ] = False,
-    min_time: Annotated[
-        float, typer.Option(min=0.0, help="Minimum seconds per size, provider and round.")
-    ] = 0.05,
-    timeout: Annotated[
-        float, typer.Option(min=1.0, help="Timeout in seconds for waits for other ranks.")
-    ] = 120.0,
-    json_file: Annotated[
-        str, typer.Option("--json", metavar="FILE", help="Write the report. '-': print it.")
-    ] = "",
-    plot: Annotated[
-        str, typer.Option(metavar="FILE", help="Plot latency and bandwidth (PNG, SVG or PDF).")
-    ] = "",
-    m: Annotated[int, typer.Option("--m", min=1, help="Rows of A and C.", rich_help_panel=_FUSED)] = 4096,
-    k: Annotated[int, typer.Option("--k", min=1, help="Columns of A.", rich_help_panel=_FUSED)] = 4096,
-    n: Annotated[int, typer.Option("--n", min=1, help="Columns of B.", rich_help_panel=_FUSED)] = 4096,
-    output: Annotated[str, typer.Option(help="Datatype of C.", rich_help_panel=_FUSED)] = "float32",
-    device: Annotated[str, typer.Option(help="host or cuda.", rich_help_panel=_FUSED)] = "host",
-    chunks: Annotated[
-        int, typer.Option(min=0, help="Chunks per rank. 0: use the cost model.", rich_help_panel=_FUSED)
-    ] = 0,
-    trace: Annotated[
-        str, typer.Option(metavar="FILE", help="Write a trace of one run for Perfetto.", rich_help_panel=_FUSED)
-    ] = "",
+    collective: str,
+    ranks: int,
+    sizes: str,
+    dtype: str,
+    op: str,
+    backend: str,
+    peers: str,
+    rounds: int,
+    check: bool,
+    heap: bool,
+    mpi_shim: bool,
+    min_time: float,
+    timeout: float,
+    json_file: str,
+    plot: str,
+    trace: str,
+    **product: Any,
 ) -> None:
     """Measures COLLECTIVE and prints median times, bandwidth and the ratio to the best peer (in a checkout).
+
+    COLLECTIVE is a collective, sendrecv, ping, allgather_gemm or gemm_reduce_scatter.
 
     Each call gets new random input and an output filled with a pattern. The time is the maximum over all ranks.
 
@@ -89,30 +86,25 @@ def bench(
                 f"bench {collective} requires a checkout, because the installed package has no measurement "
                 "programs; run make build in a checkout, and then its .venv/bin/isthmus"
             )
-        if dtype == "float32" and output == "float32":
+        if dtype == "float32" and product["output"] == "float32":
             note("the input is float32; pass --dtype float16 or bfloat16 to use the matrix units")
         products = layout.import_bench_module("fused_products.command")
         request = products.Request(
             kind=collective,
             ranks=ranks,
-            m=m,
-            k=k,
-            n=n,
             dtype=dtype,
-            output=output,
-            device=device,
-            chunks=chunks,
             peers=bool(peers),
             trace=trace,
             plot=plot,
             json_file=json_file,
             command=command_line(),
             timeout=timeout,
+            **product,
         )
         with machine.OtherLoad() as load:
             products.bench_fused(request)
         if json_file != "-":
-            print_warning(machine.unreliable_reason(ranks if device == "host" else 1, load.cores))
+            print_warning(machine.unreliable_reason(ranks if product["device"] == "host" else 1, load.cores))
         return
     if trace:
         raise CommandError(

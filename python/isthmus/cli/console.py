@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import typer.core
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from .._console import SafeConsole, printable
@@ -27,25 +26,6 @@ class CommandError(Exception):
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
         super().__init__(message)
         self.exit_code = exit_code
-
-
-class _PlainFlags:
-    """Part of commands: in the help, flags have no type, because they take no value."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        params = super().get_params(ctx)  # type: ignore[misc]
-        for param in params:
-            if getattr(param, "is_flag", False):
-                param.metavar = ""
-        return params
-
-
-class PlainCommand(_PlainFlags, typer.core.TyperCommand):
-    """A command."""
-
-
-class PlainGroup(_PlainFlags, typer.core.TyperGroup):
-    """A command that has subcommands."""
 
 
 def note(text: str) -> None:

@@ -7,9 +7,9 @@ import os
 import statistics
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 from rich.table import Table
 from rich.text import Text
 
@@ -17,30 +17,25 @@ from .. import launch, layout, machine
 from .._console import styled
 from ..records import Record, Report
 from ..sizes import format_size, format_us
+from . import options
 from .bench import reasons_of
 from .console import FAILED, CommandError, note, out, print_json, print_warning, progress
 from .measure import main_error_line, measured_variables, stream_lines
+from .options import COUNT, flag, option
 from .plot import draw_all
 
 USM, BUFFER, HOST = ("isthmus", "sycl_usm"), ("isthmus", "sycl_buffer"), ("isthmus", "host")
 LISTING1 = ("listing1", "sycl_buffer")
 
 
-def demo(
-    ranks: Annotated[
-        int | None,
-        typer.Option("--ranks", "-n", min=1, help="Number of ranks. Default: one per core, 2 to 4."),
-    ] = None,
-    sizes: Annotated[str, typer.Option(help="FIRST:LAST (doubling) or a list of sizes in bytes.")] = "128:128M",
-    collectives: Annotated[str, typer.Option(help="List of collectives. Empty: all.")] = "",
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Measure a few sizes up to 1 MiB with few samples.")
-    ] = False,
-    folder: Annotated[Path, typer.Option("--out", help="Folder for results.json and results.png.")] = Path(
-        "out/run"
-    ),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report instead of the tables.")] = False,
-) -> None:
+@click.command()
+@option("--ranks", "-n", type=COUNT, help="Number of ranks. Default: one per core, 2 to 4.")
+@options.sizes
+@option("--collectives", default="", help="List of collectives. Empty: all.")
+@flag("--quick", help="Measure a few sizes up to 1 MiB with few samples.")
+@option("--out", "folder", type=Path, default="out/run", help="Folder for results.json and results.png.")
+@flag("--json", "as_json", help="Print the report instead of the tables.")
+def demo(ranks: int | None, sizes: str, collectives: str, quick: bool, folder: Path, as_json: bool) -> None:
     """Verifies and measures all collectives on SYCL USM and buffers with several ranks (in a checkout).
 
     The job also measures Listing 1 of the paper (MPI through a host_accessor) and MPI on host pointers.

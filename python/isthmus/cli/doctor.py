@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
-import typer
+import click
 from rich.table import Column, Table
 
 from .._console import styled
 from .._names import unknown_name
+from . import options
 from .checks import CHECKS
 from .console import BAD_ARGUMENT, FAILED, CommandError, note, notes, out, print_json
 from .diagnosis import diagnose_jobs
 from .isolation import environment_without_settings, run_isolated
+from .options import COUNT, Number, flag, option
 
 # Prefixes of the user's settings that are visible to a check. Invalid rules and broken plugins have their own
 # checks and must not affect the others. Library paths (ISTHMUS_..._LIBRARY) are visible to all checks.
@@ -49,24 +50,19 @@ class Result:
     hint: str
 
 
+@click.command()
+@click.argument("pid", type=COUNT, required=False)
+@option("--job", default="", help="Diagnose the job with this name. `all`: all jobs of this user.")
+@flag("--stacks", help="With a job: also print the stacks of its processes.")
+@option("--only", multiple=True, help="Run only this check. Can be repeated.")
+@option("--timeout", type=Number(1), help="Seconds per check. Default: 60, and 300 for pytorch.")
+@options.json
 def doctor(
-    pid: Annotated[int | None, typer.Argument(min=1, help="Diagnose the job of this process instead.")] = None,
-    job: Annotated[
-        str, typer.Option(help="Diagnose the job with this name. `all`: all jobs of this user.")
-    ] = "",
-    stacks: Annotated[
-        bool, typer.Option("--stacks", help="With a job: also print the stacks of its processes.")
-    ] = False,
-    only: Annotated[list[str] | None, typer.Option(help="Run only this check. Can be repeated.")] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(min=1, help="Time limit of each check in seconds. Default: 60, and 300 for pytorch."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> None:
+    pid: int | None, job: str, stacks: bool, only: tuple[str, ...], timeout: float | None, as_json: bool
+) -> int:
     """Tests this installation: configuration, plugins, shared memory, backends, MPI, GPUs, PyTorch, SYCL.
 
-    With a process or a job it reports which rank blocks the other ranks, and for how long.
+    With the process PID or a job it reports which rank blocks the other ranks, and for how long.
 
     The exit code is 1 if a check fails, or if a rank blocks other ranks.
     """
@@ -77,13 +73,10 @@ def doctor(
             raise CommandError(
                 "--only selects self-tests; it cannot be used with a process or --job", BAD_ARGUMENT
             )
-        code = diagnose_jobs(pid or 0, "" if job == "all" else job, stacks=stacks, as_json=as_json)
-        if code:
-            raise typer.Exit(code)
-        return
+        return diagnose_jobs(pid or 0, "" if job == "all" else job, stacks=stacks, as_json=as_json)
     if stacks:
         raise CommandError("--stacks requires a process or --job", BAD_ARGUMENT)
-    for name in only or ():
+    for name in only:
         if name not in CHECKS:
             raise CommandError(unknown_name("--only", name, CHECKS), BAD_ARGUMENT)
     names = [name for name in CHECKS if not only or name in only]
@@ -97,8 +90,7 @@ def doctor(
         print_json({"healthy": healthy, "checks": [asdict(result) for result in results]})
     else:
         _print(results)
-    if not healthy:
-        raise typer.Exit(FAILED)
+    return 0 if healthy else FAILED
 
 
 def run_check(check: str, timeout: float | None = None) -> Result:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 from rich.table import Column, Table
 
 from .._console import lines, styled
@@ -14,11 +14,11 @@ from ..sizes import format_size, parse_size
 from ..table import DATATYPES, CollectiveName, count_of_bytes
 from ..table import collective as find_collective
 from ..table import datatype as find_datatype
-from . import explain_fused, job_query
+from . import explain_fused, job_query, options
 from .console import BAD_ARGUMENT, CommandError, counted, out, print_json, print_warning
+from .options import COUNT, flag, option
 from .profile import core_info_of_any_backend, profile_mismatch, profile_use
 
-_FUSED = "Fused operators: allgather_gemm, gemm_reduce_scatter, gemm_allreduce, allreduce_rmsnorm"
 _RMSNORM = "allreduce_rmsnorm"
 # The values of a call that the filters of rules compare, as in "rules are for other sizes".
 _CALL_FILTERS = {
@@ -32,43 +32,43 @@ _TARGET_FILTERS = {"collective": "collectives", "platform": "platforms"}
 _BITS_WITHOUT_DETERMINISTIC = "can depend on the rules: set deterministic = true for a guarantee"
 
 
+@click.command()
+@click.argument("collective")
+@option("--bytes", "size", default="64K", help="Size as defined by `isthmus bench`: 8, 64K, 128M.")
+@options.dtype
+@options.op
+@options.ranks
+@option("--platform", default="host", help="host, cuda, hip, level_zero or opencl.")
+@options.config
+@flag("--mpi", help="Query an MPICH job with one process per rank.")
+@option("--nodes", type=COUNT, default=1, help="Number of nodes to simulate. More than 1 implies --mpi.")
+@options.product_sizes
+@option("--output", help="Fused operators: datatype of C. Default: that of A.")
+@flag("--measure", help="Fused operators: also run the plan of a product.")
+@flag("--all", "all_rules", help="List every rule with its reason, instead of counting most of them.")
+@options.json
 def explain(
-    collective: Annotated[
-        str, typer.Argument(help="Name of a collective or a fused operator, e.g. allreduce, allgather_gemm.")
-    ],
-    size: Annotated[
-        str, typer.Option("--bytes", help="Size as defined by `isthmus bench`: 8, 64K, 128M.")
-    ] = "64K",
-    dtype: Annotated[str, typer.Option(help="Datatype.")] = "float32",
-    op: Annotated[str, typer.Option(help="Reduction operation.")] = "sum",
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Number of ranks.")] = 4,
-    platform: Annotated[str, typer.Option(help="host, cuda, hip, level_zero or opencl.")] = "host",
-    config: Annotated[
-        str | None, typer.Option(help="Configuration file to use instead of the default files.")
-    ] = None,
-    mpi: Annotated[bool, typer.Option("--mpi", help="Query an MPICH job with one process per rank.")] = False,
-    nodes: Annotated[
-        int, typer.Option(min=1, help="Number of nodes to simulate. More than 1 implies --mpi.")
-    ] = 1,
-    m: Annotated[
-        int, typer.Option("--m", min=1, help="Rows of A and C; tokens.", rich_help_panel=_FUSED)
-    ] = 4096,
-    k: Annotated[int, typer.Option("--k", min=1, help="Columns of A.", rich_help_panel=_FUSED)] = 4096,
-    n: Annotated[
-        int, typer.Option("--n", min=1, help="Columns of B; elements of a row.", rich_help_panel=_FUSED)
-    ] = 4096,
-    output: Annotated[
-        str | None, typer.Option(help="Datatype of C. Default: that of A.", rich_help_panel=_FUSED)
-    ] = None,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Also run the plan of a product.", rich_help_panel=_FUSED)
-    ] = False,
-    all_rules: Annotated[
-        bool, typer.Option("--all", help="List every rule with its reason, instead of counting most of them.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    collective: str,
+    size: str,
+    dtype: str,
+    op: str,
+    ranks: int,
+    platform: str,
+    config: str | None,
+    mpi: bool,
+    nodes: int,
+    m: int,
+    k: int,
+    n: int,
+    output: str | None,
+    measure: bool,
+    all_rules: bool,
+    as_json: bool,
 ) -> None:
     """Prints the backend and rule that a call would use, and why other rules were rejected.
+
+    COLLECTIVE is a collective or a fused operator: allgather_gemm, gemm_reduce_scatter, gemm_allreduce or
+    allreduce_rmsnorm.
 
     The command creates a communicator in this process or, with --mpi, in an MPICH job. The result comes from
     the same selector that real calls use. --nodes sets ISTHMUS_NODE of each rank to simulate several nodes.

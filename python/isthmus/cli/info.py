@@ -7,18 +7,19 @@ import os
 import re
 import subprocess
 import sys
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 from rich.table import Column, Table
 from rich.text import Text
 
 from .. import __version__, launch, layout, machine, memory
 from .._console import lines, styled
 from ..errors import Error
-from . import gpus
+from . import gpus, options
 from .console import BAD_ARGUMENT, CommandError, out, print_json, print_warning
 from .isolation import environment_without_settings, run_isolated
+from .options import flag
 from .profile import core_info, profile_mismatch
 
 _GPU_WAIT_S = 30.0
@@ -26,16 +27,11 @@ _STATES = {"available": "green", "unavailable": "red"}  # others are normal for 
 _OWN_VARIABLES = ("ISTHMUS_", "OCL_ICD_FILENAMES", "SYCL_", "ONEAPI_DEVICE_SELECTOR", "UR_", "MPI4PY_")
 
 
-def info(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    config: Annotated[
-        str | None, typer.Option(help="Configuration file to use instead of the default files.")
-    ] = None,
-    show_all: Annotated[
-        bool,
-        typer.Option("--all", help="Also list what this machine lacks, with complete reasons, and algorithms."),
-    ] = False,
-) -> None:
+@click.command()
+@options.json
+@options.config
+@flag("--all", "show_all", help="Also list what this machine lacks, with complete reasons, and algorithms.")
+def info(as_json: bool, config: str | None, show_all: bool) -> None:
     """Prints version, machine, backends (with a reason if unavailable), rules, memory, MPI and SYCL devices.
 
     If the configuration is invalid, prints the state without any settings, and the error.

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from ..records import Report
+from . import options
 from .console import BAD_ARGUMENT, CommandError, command_line, counted, note, out, progress
+from .options import option
 from .page import Source, page
 
 
-def report(
-    sources: Annotated[
-        list[Path], typer.Argument(help="Files of records, or folders with such files.", show_default=False)
-    ],
-    target: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="HTML file to write.")] = Path(
-        "report.html"
-    ),
-    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite an existing file.")] = False,
-) -> None:
+@click.command()
+@click.argument("sources", metavar="SOURCE...", type=Path, nargs=-1, required=True)
+@option("--out", "-o", "target", type=Path, metavar="FILE", default="report.html", help="HTML file to write.")
+@options.force
+def report(sources: tuple[Path, ...], target: Path, force: bool) -> None:
     """Writes a self-contained HTML page from the records of benchmarks.
+
+    Each SOURCE is a file of records, or a folder with such files.
 
     The page contains plots and tables of each collective, speedups over the best peer, selected paths with
     their reasons, regret, machine, versions and command lines. Unreadable files are listed on the page.
@@ -53,7 +53,7 @@ def report(
     )
 
 
-def _read(sources: list[Path]) -> tuple[list[Source], dict[str, str]]:
+def _read(sources: Iterable[Path]) -> tuple[list[Source], dict[str, str]]:
     """Returns the readable files, and the reason for each unreadable file."""
     loaded, unreadable = [], {}
     for file in _files(sources):
@@ -71,7 +71,7 @@ def _read(sources: list[Path]) -> tuple[list[Source], dict[str, str]]:
     return loaded, unreadable
 
 
-def _files(sources: list[Path]) -> list[Path]:
+def _files(sources: Iterable[Path]) -> list[Path]:
     files = []
     for source in sources:
         if not source.exists():

@@ -12,69 +12,51 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from .. import launch, layout
 from .._names import unknown_name
 from ..layout import MissingError
 from .console import BAD_ARGUMENT, CommandError, print_json
+from .options import COUNT, flag, option
 
 WIRES = ("rule", "exact", "bfloat16")
 
 
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("program", metavar="PROGRAM [ARGS]...", nargs=-1, required=True)
+@option("--ranks", "-n", type=COUNT, default=1, help="Number of ranks.")
+@option("--mpi", default="mpich", help="mpich, openmpi, impi or system (mpiexec from PATH).")
+@flag("--ggml", help="Start one process without MPI. Isthmus reduces the split tensors of llama.cpp.")
+@option("--wire", default="rule", help="With --ggml: data format for float32 tensors: rule, exact or bfloat16.")
+@flag(
+    "--torch",
+    help="PROGRAM is an unchanged PyTorch script (or -m MODULE), started with torchrun. Isthmus replaces gloo "
+    "and nccl.",
+)
+@flag("--mpi-shim", help="PROGRAM is an unchanged MPI program. Isthmus replaces its collectives.")
+@flag(
+    "--nccl",
+    help="PROGRAM is unchanged and uses NCCL, or starts such programs (torchrun, mpiexec). Isthmus replaces "
+    "the collectives.",
+)
+@flag("--report", help="With --torch, --mpi-shim or --nccl: rank 0 prints calls, paths and times at the end.")
+@option("--bind/--no-bind", default=True, help="Bind each rank to its own core, if there are enough cores.")
+@flag("--json", "as_json", help="Print command, environment, seconds and exit code after the program.")
 def run(
-    context: typer.Context,
-    program: Annotated[str, typer.Argument(help="Program, followed by its arguments.")],
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Number of ranks.")] = 1,
-    mpi: Annotated[str, typer.Option(help="mpich, openmpi, impi or system (mpiexec from PATH).")] = "mpich",
-    ggml: Annotated[
-        bool,
-        typer.Option(
-            "--ggml", help="Start one process without MPI. Isthmus reduces the split tensors of llama.cpp."
-        ),
-    ] = False,
-    wire: Annotated[
-        str, typer.Option(help="With --ggml: data format for float32 tensors: rule, exact or bfloat16.")
-    ] = "rule",
-    torch: Annotated[
-        bool,
-        typer.Option(
-            "--torch",
-            help="PROGRAM is an unchanged PyTorch script (or -m MODULE), started with torchrun. Isthmus "
-            "replaces gloo and nccl.",
-        ),
-    ] = False,
-    mpi_shim: Annotated[
-        bool,
-        typer.Option(
-            "--mpi-shim", help="PROGRAM is an unchanged MPI program. Isthmus replaces its collectives."
-        ),
-    ] = False,
-    nccl: Annotated[
-        bool,
-        typer.Option(
-            "--nccl",
-            help="PROGRAM is unchanged and uses NCCL, or starts such programs (torchrun, mpiexec). Isthmus "
-            "replaces the collectives.",
-        ),
-    ] = False,
-    report: Annotated[
-        bool,
-        typer.Option(
-            "--report",
-            help="With --torch, --mpi-shim or --nccl: rank 0 prints calls, paths and times at the end.",
-        ),
-    ] = False,
-    bind: Annotated[
-        bool, typer.Option(help="Bind each rank to its own core, if there are enough cores.")
-    ] = True,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print command, environment, seconds and exit code after the program."),
-    ] = False,
-) -> None:
+    program: tuple[str, ...],
+    ranks: int,
+    mpi: str,
+    ggml: bool,
+    wire: str,
+    torch: bool,
+    mpi_shim: bool,
+    nccl: bool,
+    report: bool,
+    bind: bool,
+    as_json: bool,
+) -> int:
     """Starts PROGRAM with N ranks under MPI, and makes the CPU device of SYCL visible to it.
 
     --ggml starts one process and preloads libisthmus_ggml.so. --torch starts N ranks with torchrun. --mpi-shim
@@ -86,25 +68,24 @@ def run(
     _check_launch_options(
         {"--ggml": ggml, "--torch": torch, "--mpi-shim": mpi_shim, "--nccl": nccl}, report, mpi
     )
+    name, *arguments = program
     if torch:
-        command, variables = _torch_command([program, *context.args], ranks, report), {}
+        command, variables = _torch_command([*program], ranks, report), {}
     elif nccl:
         if ranks != 1:
             raise CommandError(
                 "--nccl starts PROGRAM once; use torchrun or mpiexec to start ranks", BAD_ARGUMENT
             )
-        command, variables = [_find_program(program), *context.args], launch.nccl_variables(report)
+        command, variables = [_find_program(name), *arguments], launch.nccl_variables(report)
     elif ggml:
         _check_ggml(ranks, wire)
-        command, variables = [_find_program(program), *context.args], launch.ggml_variables(wire)
+        command, variables = [_find_program(name), *arguments], launch.ggml_variables(wire)
     else:
         launcher = launch.launcher(mpi)
         variables = launch.variables(launcher, ranks)
-        shim, inherited = (
-            _shim_options(_find_program(program), mpi, variables, report) if mpi_shim else ([], {})
-        )
+        shim, inherited = _shim_options(_find_program(name), mpi, variables, report) if mpi_shim else ([], {})
         variables |= inherited
-        command = [*launcher.command(ranks, bind=bind), *shim, _find_program(program), *context.args]
+        command = [*launcher.command(ranks, bind=bind), *shim, _find_program(name), *arguments]
     if not as_json:
         # The program replaces this process, so signals and the exit code need no forwarding.
         os.execve(command[0], command, os.environ | variables)
@@ -118,7 +99,7 @@ def run(
             "exit_code": exit_code,
         }
     )
-    raise typer.Exit(exit_code)
+    return exit_code
 
 
 def _find_program(program: str) -> str:

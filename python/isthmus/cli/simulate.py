@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 from rich.table import Column, Table
 
 from .._names import unknown_name
@@ -18,8 +18,9 @@ from ..model.network import Network
 from ..model.plans import PARTS, Cluster, Machine, Plan
 from ..records import Report
 from ..sizes import format_size, format_us, parse_sizes
-from . import plot, simulate_training
+from . import options, plot, simulate_training
 from .console import BAD_ARGUMENT, CommandError, out, print_json
+from .options import COUNT, flag, option
 from .svg import Series
 
 TRAINING = "training"
@@ -30,44 +31,48 @@ _INTER_NODE = ("ucx", "mpi")
 _COLORS = ("#D55E00", "#E69F00", "#0072B2", "#56B4E9", "#009E73")
 
 
+@click.command()
+@click.argument("collective")
+@click.argument("sizes", default="1K:1G")
+@option("--nodes", type=COUNT, default=2, help="Number of nodes.")
+@option("--gpus", "--ranks-per-node", "gpus", type=COUNT, default=8, help="Number of ranks per node.")
+@option("--platform", default="cuda", help="cuda, or host for ranks without a GPU.")
+@option("--network", default="400G", help="Bit rate of one network interface: 400G.")
+@option("--nics", type=click.IntRange(0), default=0, help="Interfaces per node. 0: one per GPU; host: one.")
+@option("--efficiency", default=0.95, help="Share of the bit rate that payload can use.")
+@option("--latency", default=5.0, help="Latency of a message between nodes in microseconds.")
+@option("--overhead", default=1.0, help="Time to post one message in microseconds.")
+@option("--intra-node", default="", help="Backend within a node. Default: nccl for cuda, shm for host.")
+@option("--inter-node", default="ucx", help="Backend of hierarchical between nodes: ucx or mpi.")
+@option("--chunk-bytes", default="1M:64M", help="Values of chunk_bytes to try: a range or a list.")
+@option("--record", type=Path, multiple=True, help="File of records, repeatable. Default: built-in curves.")
+@option("--trace", metavar="FILE", default="", help="Record of a step (bench/gpu/torch_step_trace.py).")
+@flag("--all", "all_plans", help="Print all plans, not only the best.")
+@options.json
+@option("--plot", "plot_file", metavar="FILE", default="", help="Plot over bytes and nodes (PNG, SVG or PDF).")
 def simulate(
-    collective: Annotated[
-        str, typer.Argument(help=f"One of {', '.join(plans.COLLECTIVES)}, or {TRAINING} with --trace.")
-    ],
-    sizes: Annotated[str, typer.Argument(help="FIRST:LAST (doubling) or a list of sizes in bytes.")] = "1K:1G",
-    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 2,
-    gpus: Annotated[
-        int, typer.Option("--gpus", "--ranks-per-node", min=1, help="Number of ranks per node.")
-    ] = 8,
-    platform: Annotated[str, typer.Option(help="cuda, or host for ranks without a GPU.")] = "cuda",
-    network: Annotated[str, typer.Option(help="Bit rate of one network interface: 400G.")] = "400G",
-    nics: Annotated[
-        int, typer.Option(min=0, help="Interfaces per node. 0: one per GPU; one for platform host.")
-    ] = 0,
-    efficiency: Annotated[float, typer.Option(help="Share of the bit rate that payload can use.")] = 0.95,
-    latency: Annotated[float, typer.Option(help="Latency of a message between nodes in microseconds.")] = 5.0,
-    overhead: Annotated[float, typer.Option(help="Time to post one message in microseconds.")] = 1.0,
-    intra_node: Annotated[
-        str, typer.Option(help="Backend within a node. Default: nccl for cuda, shm for host.")
-    ] = "",
-    inter_node: Annotated[str, typer.Option(help="Backend of hierarchical between nodes: ucx or mpi.")] = "ucx",
-    chunk_bytes: Annotated[
-        str, typer.Option(help="Values of chunk_bytes to try: a range or a list.")
-    ] = "1M:64M",
-    record: Annotated[
-        list[Path] | None,
-        typer.Option(help="File of records for the intra-node part, repeatable. Default: built-in curves."),
-    ] = None,
-    trace: Annotated[
-        str, typer.Option(metavar="FILE", help="Record of a training step (bench/gpu/torch_step_trace.py).")
-    ] = "",
-    all_plans: Annotated[bool, typer.Option("--all", help="Print all plans, not only the best.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    plot_file: Annotated[
-        str, typer.Option("--plot", metavar="FILE", help="Write a plot over bytes and nodes (PNG, SVG or PDF).")
-    ] = "",
+    collective: str,
+    sizes: str,
+    nodes: int,
+    gpus: int,
+    platform: str,
+    network: str,
+    nics: int,
+    efficiency: float,
+    latency: float,
+    overhead: float,
+    intra_node: str,
+    inter_node: str,
+    chunk_bytes: str,
+    record: tuple[Path, ...],
+    trace: str,
+    all_plans: bool,
+    as_json: bool,
+    plot_file: str,
 ) -> None:
     """Predicts time, best plan and cost of each part for a collective on several nodes. Runs nothing.
+
+    SIZES is FIRST:LAST (doubling) or a list of sizes in bytes. The default is 1K:1G.
 
     The intra-node part comes from curves fitted to records. The network is a model of its options.
 
@@ -88,7 +93,7 @@ def simulate(
         latency_us=_not_negative("--latency", latency),
         overhead_us=_not_negative("--overhead", overhead),
     )
-    machine = _load_machine(platform, record or [])
+    machine = _load_machine(platform, record)
     intra = intra_node or _INTRA_NODE[platform]
     backends = sorted({backend for backend, phase in machine.curves if not phase.startswith("copy")})
     _require_one_of("--intra-node", intra, backends, hint="; the records have no other backend")
@@ -160,7 +165,7 @@ def _not_negative(argument: str, value: float) -> float:
     return value
 
 
-def _load_machine(platform: str, files: list[Path]) -> Machine:
+def _load_machine(platform: str, files: Sequence[Path]) -> Machine:
     if not files:
         return plans.built_in_machine(platform)
     try:

@@ -5,39 +5,33 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 from rich.table import Table
 
 from ..sizes import format_us
 from ..traces import merge as merge_traces
 from ..traces import summarize, write_timeline
-from .console import BAD_ARGUMENT, CommandError, PlainCommand, PlainGroup, note, out, print_json
-
-app = typer.Typer(
-    cls=PlainGroup,
-    help="Processes the traces of a job (ISTHMUS_TRACE=FOLDER).",
-    no_args_is_help=True,
-    add_completion=False,
-)
+from . import options
+from .console import BAD_ARGUMENT, CommandError, note, out, print_json
+from .options import option
 
 
-@app.callback()
-def _only_subcommands() -> None:
-    """Keeps `merge` a subcommand, although it is the only one."""
+@click.group()
+def trace() -> None:
+    """Processes the traces of a job (ISTHMUS_TRACE=FOLDER)."""
 
 
-@app.command(cls=PlainCommand)
-def merge(
-    folder: Annotated[Path, typer.Argument(help="Folder that ISTHMUS_TRACE was set to.", show_default=False)],
-    target: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Timeline to write.")] = Path(
-        "trace.json"
-    ),
-    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite an existing file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> None:
+@trace.command(short_help="Writes a timeline of all ranks, and prints which ranks waited.")
+@click.argument("folder", type=Path)
+@option("--out", "-o", "target", type=Path, metavar="FILE", default="trace.json", help="Timeline to write.")
+@options.force
+@options.json
+def merge(folder: Path, target: Path, force: bool, as_json: bool) -> None:
     """Writes a timeline (for ui.perfetto.dev) from the traces of all ranks, and prints which ranks waited.
+
+    FOLDER is the folder that ISTHMUS_TRACE was set to.
 
     Clocks are aligned, and the calls of a communicator are matched by number. Traces of a job that died can
     also be merged.
@@ -48,19 +42,19 @@ def merge(
         raise CommandError(
             f"{folder} is not a folder; pass the folder that ISTHMUS_TRACE was set to", BAD_ARGUMENT
         )
-    trace = merge_traces(folder)
+    merged = merge_traces(folder)
     # Write a temporary file first, so that the target is always complete.
     temporary = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_timeline(trace, temporary)
+        write_timeline(merged, temporary)
         temporary.replace(target)
     except OSError as failure:
         raise CommandError(f"cannot write {target}: {failure.strerror}", BAD_ARGUMENT) from None
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-    summary = summarize(trace)
+    summary = summarize(merged)
     if as_json:
         print_json(summary)
         return

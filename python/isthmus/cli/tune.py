@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 from rich.table import Table
 
 from .. import layout, machine
@@ -19,6 +19,7 @@ from ..records import utc_now
 from ..sizes import format_size, format_us, parse_sizes
 from ..table import COLLECTIVES
 from ..table import collective as find_collective
+from . import options
 from .bench_server import BenchServer
 from .console import (
     NOT_AVAILABLE,
@@ -31,6 +32,7 @@ from .console import (
     write_output,
 )
 from .measure import Outcome, report_of
+from .options import COUNT, Number, flag, option
 from .profile import (
     Setting,
     core_info,
@@ -56,61 +58,56 @@ from .tune_run import (
     split_by_placement,
 )
 
+_COLLECTIVES = [name for name, row in COLLECTIVES.items() if row.has_equal_count]
 _GRID = "128,1K,8K,64K,512K,4M,16M"
 _DENSE_SIZES = "8:64M"
 _MAX_LOSSES = 10  # printed points of each kind with --regret
 
 
+@click.command()
+@option("--collectives", default="", help=f"List of collectives. Default: {', '.join(_COLLECTIVES)}.")
+@option("--ranks", "-n", default="", help="List of numbers of ranks. Empty: 2, 4, ... to all cores or GPUs.")
+@option("--platform", default="", help="List of host, cuda, hip. Empty: the host, and GPUs if there are any.")
+@option(
+    "--sizes",
+    default="",
+    help="Coarse grid: FIRST:LAST (doubling) or a list of sizes in bytes. "
+    f"Default: {_GRID}; with --regret: {_DENSE_SIZES}.",
+)
+@option(
+    "--candidates",
+    default="",
+    help="List of BACKEND[:ALGORITHM]. Empty: all that are available; on a virtual machine, without those that "
+    "have an _adaptive variant.",
+)
+@option("--rounds", type=COUNT, default=3, help="Number of measurements of each point.")
+@option("--min-time", type=Number(0), default=0.02, help="Minimum seconds per size, candidate and round.")
+@option("--minutes", type=Number(0), default=4.5, help="Time limit. No measurement starts after it.")
+@option("--profile", metavar="FILE", default="", help="Profile to write. Default: the profile of this machine.")
+@option(
+    "--regret",
+    "regret_file",
+    metavar="FILE",
+    default="",
+    help="Write no profile. Measure it and the candidates at many sizes; write the records.",
+)
+@flag("--restart", help="Discard the measurements of an interrupted run.")
+@flag("--dry-run", help="Measure and print, but do not write the profile.")
+@options.json
 def tune(
-    collectives: Annotated[str, typer.Option(help="List of collectives.")] = (
-        ",".join(name for name, row in COLLECTIVES.items() if row.has_equal_count)
-    ),
-    ranks: Annotated[
-        str,
-        typer.Option(
-            "--ranks", "-n", help="List of numbers of ranks. Empty: 2, 4, 8, ... to all cores or GPUs."
-        ),
-    ] = "",
-    platform: Annotated[
-        str, typer.Option(help="List of host, cuda, hip. Empty: the host, and the GPUs if there are any.")
-    ] = "",
-    sizes: Annotated[
-        str,
-        typer.Option(
-            help="Coarse grid: FIRST:LAST (doubling) or a list of sizes in bytes. "
-            f"Default: {_GRID}; with --regret: {_DENSE_SIZES}."
-        ),
-    ] = "",
-    candidates: Annotated[
-        str,
-        typer.Option(
-            help="List of BACKEND[:ALGORITHM]. Empty: all that are available; on a virtual machine, without "
-            "those that have an _adaptive variant."
-        ),
-    ] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="Number of measurements of each point.")] = 3,
-    min_time: Annotated[
-        float, typer.Option(min=0.0, help="Minimum seconds per size, candidate and round.")
-    ] = 0.02,
-    minutes: Annotated[float, typer.Option(min=0.0, help="Time limit. No measurement starts after it.")] = 4.5,
-    profile: Annotated[
-        str, typer.Option(metavar="FILE", help="Profile to write. Default: the profile of this machine.")
-    ] = "",
-    regret_file: Annotated[
-        str,
-        typer.Option(
-            "--regret",
-            metavar="FILE",
-            help="Write no profile. Measure it and the candidates at many sizes; write the records.",
-        ),
-    ] = "",
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Discard the measurements of an interrupted run.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Measure and print, but do not write the profile.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    collectives: str,
+    ranks: str,
+    platform: str,
+    sizes: str,
+    candidates: str,
+    rounds: int,
+    min_time: float,
+    minutes: float,
+    profile: str,
+    regret_file: str,
+    restart: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Measures backends and algorithms, and writes the rules of this machine's profile (in a checkout).
 
@@ -133,7 +130,7 @@ def tune(
     if regret_file and not target.is_file():
         raise CommandError(f"--regret requires a profile, and {target} does not exist; run isthmus tune first")
     request = Request(
-        [find_collective(name).name for name in collectives.split(",")],
+        [find_collective(name).name for name in collectives.split(",")] if collectives else _COLLECTIVES,
         find_settings(platform, ranks),
         parse_sizes(sizes or (_DENSE_SIZES if regret_file else _GRID)),
         [name for name in candidates.split(",") if name],
