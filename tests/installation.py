@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / os.environ.get("BUILD", "build")
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 # The extras whose packages scripts/setup installs.
-EXTRAS = ("mpi", "sycl-cpu", "torch", "lowprecision")
+EXTRAS = ("mpi", "sycl-cpu", "torch", "lowprecision", "report")
 # Packages that pages ask their readers to install.
 PAGE_PACKAGES = ("scipy-openblas32", "cmake", "ninja")
 

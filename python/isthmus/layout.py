@@ -66,12 +66,14 @@ def preload(variable: str, path: Path) -> None:
 
 
 def import_optional(name: str) -> ModuleType:
-    """Imports a module of an optional package. Raises MissingError if the package is not installed."""
-    package = name.partition(".")[0]
+    """Imports a module that requires packages of the extra `report`. Raises MissingError if one is missing."""
     try:
         return import_module(name)
     except ModuleNotFoundError as failure:
-        raise MissingError(f"this command requires {package}; run pip install {package}") from failure
+        command = "scripts/setup" if checkout() else "pip install 'isthmus[report]'"
+        raise MissingError(
+            f"this command requires the package {failure.name} (extra isthmus[report]); run {command}"
+        ) from failure
 
 
 def import_bench_module(name: str) -> ModuleType:

@@ -553,15 +553,40 @@ def test_bench_skips_unsupported_peer() -> None:
     assert "mpich was skipped: " in completed.stderr
 
 
-def test_optional_packages_are_imported_when_needed(tmp_path: Path) -> None:
-    """`pip install` without extras installs neither jinja2 nor matplotlib."""
-    program = "import sys; sys.modules.update(jinja2=None, matplotlib=None)\n"
-    program += "from isthmus.cli import main; sys.exit(main())"
+# Runs the command line as if packages were not installed, in a checkout or in an installed package.
+WITHOUT_PACKAGES = """
+import sys
+from isthmus import layout
+sys.modules.update(dict.fromkeys(sys.argv.pop(1).split(",")))
+if sys.argv.pop(1) == "installed":
+    layout.checkout = layout.build_folder = lambda: None
+from isthmus.cli import main
+sys.exit(main())
+"""
 
-    def run_without(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", program, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
 
-    assert run_without("info").returncode == 0
+def run_without(packages: str, place: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT_PACKAGES, packages, place, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_commands_without_optional_packages() -> None:
+    """`pip install` without extras installs none of the packages of the extra `report`."""
+    for arguments in ("info", "explain allreduce", "doctor --only package", "run --json true", "trace --help"):
+        completed = run_without("jinja2,matplotlib,pydantic", "checkout", *arguments.split())
+        assert completed.returncode == 0, completed.stderr
+
+
+@pytest.mark.parametrize("package", ["jinja2", "pydantic"])
+@pytest.mark.parametrize(
+    ("place", "command"), [("checkout", "scripts/setup"), ("installed", r"pip install 'isthmus\[report\]'")]
+)
+def test_missing_package_names_the_extra(package: str, place: str, command: str) -> None:
     records = next((Path(__file__).resolve().parents[2] / "bench" / "results").rglob("*.json"))
-    assert_one_line_error(run_without("report", str(records)), 3, "requires jinja2; run pip install jinja2")
+    expected = rf"requires the package {package} \(extra isthmus\[report\]\); run {command}$"
+    assert_one_line_error(run_without(package, place, "report", str(records)), 3, expected)
+
+
+@pytest.mark.parametrize("command", ["bench", "demo", "tune"])
+def test_missing_checkout_is_named_before_the_extra(command: str) -> None:
+    assert_one_line_error(run_without("pydantic", "installed", command), 3, "run make build in a checkout")

@@ -191,6 +191,14 @@ def test_wheel_serves_all_python_versions(wheel: Path) -> None:
     }
 
 
+def test_wheel_requires_few_packages(wheel: Path) -> None:
+    """Each further package makes `pip install` slower, and can conflict with those of the user."""
+    archive = zipfile.ZipFile(wheel)
+    (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    requirements = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", archive.read(metadata).decode(), re.M)
+    assert sorted(requirements) == ["click", "nanobind-backend", "numpy", "rich"]
+
+
 def test_wheel_contains_no_build_paths(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     assert_no_build_paths(file for file in tmp_path.rglob("*") if file.is_file())
