@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,8 +98,10 @@ def source_blocks(path: Path, lexer: Lexer) -> Iterator[Block]:
     text = path.read_text(encoding="utf-8", errors="replace")
     source = text.splitlines()
     run: Block = []
+    number, counted = 1, 0
     for offset, kind, value in lexer.get_tokens_unprocessed(text):
-        number = text.count("\n", 0, offset) + 1
+        number += text.count("\n", counted, offset)
+        counted = offset
         if kind in String.Doc:
             yield [Line(number + i, line.strip(" \t\"'")) for i, line in enumerate(value.splitlines())]
         if kind not in Comment or kind in (Comment.Preproc, Comment.PreprocFile, Comment.Hashbang):
@@ -239,8 +242,9 @@ def main() -> int:
     arguments = parser.parse_args()
     names = [n for n in tracked_files() if not arguments.paths or n.startswith(tuple(arguments.paths))]
     problems, hits, total = [], Counter(), Counter()
-    for name in names:
-        found, count = check_file(name)
+    with ProcessPoolExecutor() as pool:
+        results = list(pool.map(check_file, names, chunksize=16))
+    for name, (found, count) in zip(names, results, strict=True):
         folder = "/".join(Path(name).parts[:2][: max(1, len(Path(name).parts) - 1)])
         problems += found
         hits[folder] += len(found)
