@@ -272,7 +272,7 @@ class Communicator(Collectives):
     ) -> dict[str, Any]:
         """Returns the backend, algorithm and rule that a call would use, and why other rules were rejected.
 
-        Keys: `backend` and `algorithm` are the path, `reason` is its rule, and `rejected` lists the other rules.
+        Keys: `backend` and `algorithm` are the path, `reason` is its rule, `rejected` lists the other rules.
         `count` is the count of the C ABI, in elements per block (see the collective table). The result comes
         from the same selector that a real call uses. With `rmsnorm`, the allreduce is part of
         `allreduce_rmsnorm`, which needs special kernels on devices.
