@@ -17,6 +17,8 @@ extern "C" {
 // to stage buffers in the block. The pointer is aligned to at least 256 bytes (host: to a page); the contents
 // are undefined. bytes == 0 returns NULL.
 // Blocking: waits until all ranks have called.
+// Thread safety: if one process has several ranks, call this from a separate thread for each rank.
+// Errors: ISTHMUS_ERROR_INVALID_USAGE inside a group.
 ISTHMUS_API isthmus_status isthmus_memory_allocate_symmetric(isthmus_communicator communicator, uint64_t bytes,
                                                              void** pointer);
 

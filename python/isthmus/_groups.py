@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from . import _isthmus
 
@@ -26,6 +27,17 @@ def run_or_defer(operation: Callable[[], None]) -> None:
         _thread_state.pending.append(operation)
     else:
         operation()
+
+
+def run_outside_group(operation: Callable[[], Any]) -> Any:
+    """Runs an operation that cannot be part of a group. In a group, the core rejects it."""
+    if not _thread_state.depth:
+        return operation()
+    _isthmus.group_start()
+    try:
+        return operation()
+    finally:
+        _isthmus.group_end()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 from . import _isthmus
 from ._buffers import DtypeLike, array_bytes, extents_of, numpy_dtype
 from ._collectives import Collectives
-from ._groups import run_or_defer
+from ._groups import run_or_defer, run_outside_group
 from ._operations import Stream, native_stream
 from .table import (
     COLLECTIVES,
@@ -313,7 +313,8 @@ class Communicator(Collectives):
         extents = extents_of(shape)
         is_host = self._platform == Platform.host
         item_bytes = numpy_dtype(dtype).itemsize if is_host else DATATYPES[find_datatype(dtype).name].bytes
-        allocation = _isthmus.allocate_symmetric(self._native, array_bytes(extents, item_bytes))
+        size = array_bytes(extents, item_bytes)
+        allocation = run_outside_group(lambda: _isthmus.allocate_symmetric(self._native, size))
         return np.from_dlpack(allocation).view(numpy_dtype(dtype)).reshape(extents) if is_host else allocation
 
 

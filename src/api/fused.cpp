@@ -53,13 +53,6 @@ class plan_table {
   std::set<isthmus_fused_plan> m_live_plans;
 };
 
-void reject_open_group(const char* function) {
-  if (isthmus::group::is_active())
-    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
-                     fmt::format("{}: must not be called inside a group", function),
-                     "call isthmus_group_end first; call each rank of a process from its own thread");
-}
-
 std::unique_ptr<plan> make_plan(std::shared_ptr<communicator> owner, const fused_problem& definition) {
   const isthmus_platform platform = owner->ranks().device.platform;
   if (owner->ranks().has_mixed_platforms)
@@ -88,7 +81,7 @@ std::unique_ptr<plan> make_plan(std::shared_ptr<communicator> owner, const fused
 
 // Several ranks of one process may call this concurrently, each from its own thread.
 isthmus_fused_plan create(isthmus_communicator handle, const isthmus_fused_description* description) {
-  reject_open_group("fused_plan_create");
+  isthmus::group::reject_active("fused_plan_create");
   auto owner = handle_table::instance().share(handle);
   const fused_problem definition = agree_on_problem(*owner, description);
   auto new_plan = std::make_unique<isthmus_fused_plan_impl>();
@@ -165,7 +158,7 @@ isthmus_status isthmus_fused_plan_create(isthmus_communicator communicator,
 
 isthmus_status isthmus_fused_run(isthmus_fused_plan plan, const isthmus_fused_arguments* arguments) {
   return isthmus::guard([&] {
-    reject_open_group("fused_run");
+    isthmus::group::reject_active("fused_run");
     auto& record = plan_table::instance().find("fused_run", plan);
     const isthmus::communicator& owner = isthmus::handle_table::instance().find(record.owner);
     owner.check_alive();

@@ -3,6 +3,7 @@
 
 #include "base/error.hpp"
 #include "core/communicator.hpp"
+#include "core/group.hpp"
 #include "core/handles.hpp"
 #include "memory/copy/copy.hpp"
 
@@ -45,6 +46,7 @@ isthmus_status isthmus_memory_allocate_symmetric(isthmus_communicator communicat
     isthmus::require_not_null(ISTHMUS_HERE, "memory_allocate_symmetric", "pointer", pointer,
                               "pass the address of the variable that receives the block");
     *pointer = nullptr;
+    isthmus::group::reject_active("memory_allocate_symmetric");
     *pointer = isthmus::handle_table::instance().find(communicator).allocate_symmetric(bytes);
   });
 }

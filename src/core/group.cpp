@@ -1,5 +1,6 @@
 #include "core/group.hpp"
 
+#include <fmt/format.h>
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/block_map.hpp"
+#include "base/error.hpp"
 #include "base/interrupt.hpp"
 #include "base/message_order.hpp"
 #include "base/tables.hpp"
@@ -313,6 +315,13 @@ void record_error(Function&& function) {
 constinit thread_local int depth = 0;
 
 void start() { ++depth; }
+
+void reject_active(const char* function) {
+  if (is_active())
+    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+                     fmt::format("{}: the call is inside a group", function),
+                     "call it before isthmus_group_start or after isthmus_group_end, from one thread per rank");
+}
 
 void end() {
   if (depth == 0)

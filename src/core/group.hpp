@@ -10,6 +10,8 @@ namespace isthmus::group {  // all functions act on the calling thread's group
 // thread-local variables of the library would have to fit into the loader's small static surplus.
 extern constinit thread_local int depth;
 inline bool is_active() noexcept { return depth > 0; }
+// For calls that cannot be part of a group. Errors: throws ISTHMUS_ERROR_INVALID_USAGE if the thread has a group.
+void reject_active(const char* function);
 
 void start();
 // The outermost end() starts the work and leaves the group empty. Errors: throws the first failure.

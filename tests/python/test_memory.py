@@ -134,3 +134,13 @@ def test_info_without_umf_prints_no_warning() -> None:
     )
     assert completed.returncode == 0 and completed.stderr == ""
     assert "UMF could not be loaded" in completed.stdout
+
+
+def test_allocation_in_a_group_is_rejected():
+    """One thread that drives all ranks would wait for itself."""
+    ranks = isthmus.Communicator.create_all(2)
+    with pytest.raises(isthmus.Error, match="inside a group"), isthmus.group():
+        ranks[0].empty(4)
+    with isthmus.group():
+        sums = [comm.allreduce(np.ones(1)) for comm in ranks]
+    assert sums[0] == 2

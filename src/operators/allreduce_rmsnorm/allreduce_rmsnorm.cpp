@@ -126,9 +126,7 @@ void check_buffers(const call_arguments& arguments) {
 
 // Returns the caller's validated arguments.
 call_arguments read_arguments(const communicator& ranks, const call_arguments* user_arguments) {
-  if (group::is_active())
-    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE, "allreduce_rmsnorm: the call is inside a group",
-                     "call it before isthmus_group_start or after isthmus_group_end, from one thread per rank");
+  group::reject_active("allreduce_rmsnorm");
   require_not_null(ISTHMUS_HERE, "allreduce_rmsnorm", "arguments", user_arguments,
                    "pass the address of an isthmus_allreduce_rmsnorm_arguments");
   if (user_arguments->struct_bytes < min_arguments_bytes)

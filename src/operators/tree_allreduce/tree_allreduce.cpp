@@ -94,9 +94,7 @@ error invalid(const char* location, const std::string& message, const char* hint
 
 void check_arguments(const communicator& ranks, const void* leaves, std::uint64_t leaf_count,
                      const void* recv_buf, std::uint64_t count, isthmus_datatype datatype) {
-  if (group::is_active())
-    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE, "tree_allreduce: the call is inside a group",
-                     "call it before isthmus_group_start or after isthmus_group_end, from one thread per rank");
+  group::reject_active("tree_allreduce");
   const isthmus_platform platform = ranks.ranks().device.platform;
   if (platform != ISTHMUS_PLATFORM_HOST)
     throw make_error(

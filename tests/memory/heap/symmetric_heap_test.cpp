@@ -195,6 +195,19 @@ TEST_F(heap_test, zero_bytes_and_invalid_arguments) {
   EXPECT_EQ(pointer, nullptr);
 }
 
+// One thread that drives all ranks would wait for itself.
+TEST_F(heap_test, allocation_in_a_group_is_rejected) {
+  test::ranks ranks(2, standin::configuration());
+  ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
+  void* pointer = &ranks;
+  EXPECT_EQ(isthmus_memory_allocate_symmetric(ranks[0], 8, &pointer), ISTHMUS_ERROR_INVALID_USAGE);
+  EXPECT_NE(std::string(last_error().message).find("inside a group"), std::string::npos)
+      << last_error().message;
+  EXPECT_EQ(pointer, nullptr);
+  ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS);
+  EXPECT_EQ(allocate(ranks, 64).size(), 2u);
+}
+
 TEST_F(heap_test, different_sizes_are_a_mismatch_error) {
   test::ranks ranks(3, standin::configuration());
   test::run_on_each_rank(3, [&](int rank) {
