@@ -31,13 +31,9 @@ def run_or_defer(operation: Callable[[], None]) -> None:
 
 def run_outside_group(operation: Callable[[], Any]) -> Any:
     """Runs an operation that cannot be part of a group. In a group, the core rejects it."""
-    if not _thread_state.depth:
-        return operation()
-    _isthmus.group_start()
-    try:
-        return operation()
-    finally:
-        _isthmus.group_end()
+    if _thread_state.depth:
+        _run([operation])
+    return operation()
 
 
 @contextmanager

@@ -109,6 +109,13 @@ TEST_F(sycl_memory, symmetric_block_belongs_to_its_rank) {
             ISTHMUS_ERROR_INVALID_ARGUMENT);
 }
 
+TEST_F(sycl_memory, symmetric_allocation_in_a_group_is_rejected) {
+  auto ranks = isthmus::communicator::create_all(m_devices, {.timeout_s = 20});
+  isthmus::group group;
+  const auto failure = thrown_by([&] { memory::allocate_symmetric<float>(ranks[0], 500); });
+  EXPECT_EQ(failure.code(), ISTHMUS_ERROR_INVALID_USAGE);
+}
+
 // ---- copies ---------------------------------------------------------------------------------------------
 
 struct copy_case {

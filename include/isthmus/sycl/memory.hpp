@@ -11,6 +11,7 @@
 #include <isthmus/memory.h>
 
 #include <isthmus/sycl/communicator.hpp>
+#include <isthmus/sycl/group.hpp>
 #include <isthmus/sycl/memory_copy.hpp>
 #include <limits>
 #include <map>
@@ -220,12 +221,18 @@ class array {
 /// @return This rank's block. The communicator owns the heap, so the block must not be used after the
 ///   communicator is destroyed.
 /// @throws isthmus::exception ISTHMUS_ERROR_OUT_OF_MEMORY; _MISMATCH if the counts differ; _TIMEOUT if a rank
-///   does not call in time.
+///   does not call in time; _INVALID_USAGE inside a group.
 template <typename Type>
 Type* allocate_symmetric(const communicator& ranks, std::size_t count) {
   void* pointer = nullptr;
-  isthmus::detail::check(isthmus_memory_allocate_symmetric(
-      ranks.native(), detail::bytes_of<Type>("allocate_symmetric", count), &pointer));
+  const auto allocate = [&] {
+    isthmus::detail::check(isthmus_memory_allocate_symmetric(
+        ranks.native(), detail::bytes_of<Type>("allocate_symmetric", count), &pointer));
+  };
+  if (isthmus::detail::thread_group().depth > 0)
+    isthmus::detail::run_core_group(allocate);  // the core rejects it
+  else
+    allocate();
   return static_cast<Type*>(pointer);
 }
 
